@@ -1,0 +1,1 @@
+"""The daemon of one Docker host: runs the containers that its node is assigned."""

@@ -1,0 +1,1 @@
+"""Decides what a node does next. No I/O, no clock, no randomness."""

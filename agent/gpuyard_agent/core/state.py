@@ -1,0 +1,353 @@
+"""What an agent remembers of one node, and the records its journal keeps that memory by.
+
+Rules of this file:
+1. The durable part of the memory changes by records alone: `Memory.apply(record)` is the only
+   writer, while the agent runs and when it reads its journal again, so both give the same.
+2. Records are plain dictionaries with a kind `k`; an unknown kind is passed over.
+3. What a restart may forget (what the engine showed last, what is in flight) is marked volatile.
+4. Times called `at` are seconds on the boot clock and mean nothing in another boot.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpuyard.messages import AttemptUsage, GrantedGpu, PullProgress, Token, WantedEntry
+from gpuyard_agent.core.containers import Exit, Seen
+from gpuyard_agent.core.document import Document, entry_key
+from gpuyard_agent.core.launch import AttemptKey
+
+Record = dict[str, Any]
+NEVER: Final = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container that was seen to have been started."""
+
+    container_id: str | None
+    image_digest: str | None
+    started_at: str
+    at: float
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Our will to end an attempt, written down before the first signal is sent."""
+
+    reason: str
+    signal: str
+    grace_s: float
+    at: float
+    wall: str
+    """The wall-clock time of `at`, to compare with the engine's own time of an exit."""
+    message: str | None = None
+    killed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How an attempt ended, as reported until the coordinator has committed it."""
+
+    reason: str
+    exit_code: int | None
+    message: str | None
+    ended_at: str
+    usage: AttemptUsage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """Published so far: chunks, and the bytes of each stream that they and their cuts cover."""
+
+    chunks: int = 0
+    stdout: int = 0
+    stderr: int = 0
+    published: int = 0
+    """Bytes that went out; the job's log limit counts these."""
+    done: bool = False
+    """The end marker went out."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt on this node, from the moment that it was accepted or seen."""
+
+    key: AttemptKey
+    # Durable.
+    entry: WantedEntry | None = None
+    """What the applied document says of it; None where no document names it (any more)."""
+    accepted: bool = False
+    launched: str | None = None
+    """The boot in which a start was begun; set before the engine is asked, so never in doubt."""
+    started: Started | None = None
+    intent: Intent | None = None
+    result: Result | None = None
+    logs: LogMark = field(default_factory=LogMark)
+    gpus: tuple[GrantedGpu, ...] = ()
+    # Volatile.
+    container: Seen | None = None
+    exit: Exit | None = None
+    absences: int = 0
+    """Listings in a row, all begun after the start was confirmed, that lacked the container."""
+    busy: str | None = None
+    """The kind of the step in flight."""
+    image_missing: bool = False
+    prepared: bool = False
+    pull: PullProgress | None = None
+    retry_at: float = NEVER
+    failing_since: float | None = None
+    failure: str | None = None
+    logs_settled: bool = True
+    """False while an end waits for its last log chunk, for a bounded time."""
+    confirmations: int = 0
+    """Replies in a row that left it out of the document although our beat reported it."""
+    rank: int = 0
+    """How far its reported state has come; it never goes back."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """All that is remembered of one node."""
+
+    yard: str | None = None
+    token: Token | None = None
+    """The highest token ever met; lower ones are refused."""
+    applied: tuple[Token, int] | None = None
+    adopting: bool = True
+    """Nothing is stopped until the coordinator has named every live attempt."""
+    trusting: bool = False
+    """False until the first document since adopting began: what it names may have run before."""
+    generation: int = 0
+    facts_digest: str = ""
+    attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Takes one record in; an unknown kind changes nothing."""
+        change = _CHANGES.get(str(record.get("k")))
+        if change is not None:
+            change(self, record)
+
+    def snapshot(self) -> Iterator[Record]:
+        """Records that build this memory's durable part from nothing."""
+        if self.yard is not None:
+            yield {"k": "yard", "yard": self.yard}
+        yield {"k": "generation", "n": self.generation, "digest": self.facts_digest}
+        if self.token is not None:
+            yield {"k": "token", "token": list(self.token)}
+        if self.applied is not None:
+            entries = [a.entry for a in self.attempts.values() if a.entry is not None]
+            yield _document_record(self.applied, entries, ())
+        yield {"k": "adopting", "on": self.adopting, "trusting": self.trusting}
+        for attempt in self.attempts.values():
+            yield from _attempt_records(attempt)
+
+    def attempt(self, key: AttemptKey) -> Attempt:
+        """The attempt of that key, made where it is not known yet."""
+        if key not in self.attempts:
+            self.attempts[key] = Attempt(key)
+        return self.attempts[key]
+
+
+def document_record(memory: Memory, document: Document) -> Record:
+    """The record that makes `document` the applied one: only what differs from the last."""
+    before = {key: a.entry for key, a in memory.attempts.items() if a.entry is not None}
+    changed = [entry for key, entry in document.entries.items() if before.get(key) != entry]
+    gone = [key for key in before if key not in document.entries]
+    return _document_record(document.order, changed, gone)
+
+
+def key_list(key: AttemptKey) -> list[Any]:
+    """A key as records hold it."""
+    return [key.tenant, key.job, key.attempt]
+
+
+def started_record(key: AttemptKey, started: Started) -> Record:
+    return {
+        "k": "started",
+        "key": key_list(key),
+        "container_id": started.container_id,
+        "image_digest": started.image_digest,
+        "started_at": started.started_at,
+        "at": started.at,
+        "boot": started.boot_id,
+    }
+
+
+def intent_record(key: AttemptKey, intent: Intent) -> Record:
+    return {
+        "k": "intent",
+        "key": key_list(key),
+        "reason": intent.reason,
+        "signal": intent.signal,
+        "grace_s": intent.grace_s,
+        "at": intent.at,
+        "wall": intent.wall,
+        "message": intent.message,
+        "killed_at": intent.killed_at,
+    }
+
+
+def ended_record(key: AttemptKey, result: Result) -> Record:
+    return {
+        "k": "ended",
+        "key": key_list(key),
+        "reason": result.reason,
+        "exit_code": result.exit_code,
+        "message": result.message,
+        "ended_at": result.ended_at,
+        "usage": result.usage,
+    }
+
+
+def logs_record(key: AttemptKey, mark: LogMark) -> Record:
+    return {
+        "k": "logs",
+        "key": key_list(key),
+        "chunks": mark.chunks,
+        "stdout": mark.stdout,
+        "stderr": mark.stderr,
+        "published": mark.published,
+        "done": mark.done,
+    }
+
+
+def _document_record(
+    order: tuple[Token, int], changed: list[WantedEntry], gone: "list[AttemptKey] | tuple[()]"
+) -> Record:
+    return {
+        "k": "document",
+        "token": list(order[0]),
+        "revision": order[1],
+        "changed": changed,
+        "gone": [key_list(key) for key in gone],
+    }
+
+
+def _attempt_records(attempt: Attempt) -> Iterator[Record]:
+    key = key_list(attempt.key)
+    if attempt.accepted:
+        yield {"k": "accepted", "key": key, "gpus": list(attempt.gpus)}
+    if attempt.launched is not None:
+        yield {"k": "launching", "key": key, "boot": attempt.launched}
+    if attempt.started is not None:
+        yield started_record(attempt.key, attempt.started)
+    if attempt.intent is not None:
+        yield intent_record(attempt.key, attempt.intent)
+    if attempt.result is not None:
+        yield ended_record(attempt.key, attempt.result)
+    if attempt.logs != LogMark():
+        yield logs_record(attempt.key, attempt.logs)
+
+
+def _key(record: Mapping[str, Any]) -> AttemptKey:
+    tenant, job, attempt = record["key"]
+    return AttemptKey(tenant, job, attempt)
+
+
+def _yard(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.yard = record["yard"]
+
+
+def _token(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.token = (record["token"][0], record["token"][1])
+
+
+def _generation(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.generation, memory.facts_digest = record["n"], record["digest"]
+
+
+def _adopting(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.adopting = record["on"]
+    memory.trusting = record.get("trusting", not memory.adopting)
+
+
+def _document(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.applied = ((record["token"][0], record["token"][1]), record["revision"])
+    for entry in record["changed"]:
+        memory.attempt(entry_key(entry)).entry = entry
+    for tenant, job, number in record["gone"]:
+        key = AttemptKey(tenant, job, number)
+        attempt = memory.attempts.get(key)
+        if attempt is not None:
+            attempt.entry = None
+
+
+def _accepted(memory: Memory, record: Mapping[str, Any]) -> None:
+    attempt = memory.attempt(_key(record))
+    attempt.accepted, attempt.gpus = True, tuple(record["gpus"])
+
+
+def _launching(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.attempt(_key(record)).launched = record["boot"]
+
+
+def _unlaunched(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.attempt(_key(record)).launched = None
+
+
+def _started(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.attempt(_key(record)).started = Started(
+        container_id=record["container_id"],
+        image_digest=record["image_digest"],
+        started_at=record["started_at"],
+        at=record["at"],
+        boot_id=record["boot"],
+    )
+
+
+def _intent(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.attempt(_key(record)).intent = Intent(
+        reason=record["reason"],
+        signal=record["signal"],
+        grace_s=record["grace_s"],
+        at=record["at"],
+        wall=record["wall"],
+        message=record["message"],
+        killed_at=record["killed_at"],
+    )
+
+
+def _ended(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.attempt(_key(record)).result = Result(
+        reason=record["reason"],
+        exit_code=record["exit_code"],
+        message=record["message"],
+        ended_at=record["ended_at"],
+        usage=record["usage"],
+    )
+
+
+def _logs(memory: Memory, record: Mapping[str, Any]) -> None:
+    attempt = memory.attempts.get(_key(record))
+    if attempt is None:  # a last position written while the attempt was being forgotten
+        return
+    attempt.logs = LogMark(
+        chunks=record["chunks"],
+        stdout=record["stdout"],
+        stderr=record["stderr"],
+        published=record["published"],
+        done=record["done"],
+    )
+
+
+def _forgotten(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.attempts.pop(_key(record), None)
+
+
+_CHANGES: Final = {
+    "yard": _yard,
+    "token": _token,
+    "generation": _generation,
+    "adopting": _adopting,
+    "document": _document,
+    "accepted": _accepted,
+    "launching": _launching,
+    "unlaunched": _unlaunched,
+    "started": _started,
+    "intent": _intent,
+    "ended": _ended,
+    "logs": _logs,
+    "forgotten": _forgotten,
+}

@@ -1,0 +1,317 @@
+"""One attempt, one step: from what is to what is wanted, never backwards.
+
+The order of an attempt's life, of which `next_step` returns the next piece or None::
+
+    accept → prepare → launch → (running) → signal TERM → signal KILL → end → remove → forget
+
+Rules of this file:
+1. Nothing is started before the first listing of what exists, for another machine or boot, on a
+   stale inventory, against the node's policy, or a second time: a start that was written down and
+   left no container is `runtime_lost`.
+2. An end that is known comes before a signal that is due, so an exit is never taken for our doing.
+3. A container is removed only after its end was committed: its entry left the document.
+4. A container of ours that no document names is stopped only after two beats that confirm it, and
+   never while the node is adopting.
+5. While a step is in flight (`busy`) the only other step is to abandon a preparation.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gpuyard.errors import RuntimeFailure
+from gpuyard.messages import StopOrder, WantedEntry
+from gpuyard.model.quantities import parse_duration_s
+from gpuyard.model.reasons import EndReason
+from gpuyard_agent.core.containers import Status
+from gpuyard_agent.core.judge import judge, vanished
+from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy, refusals
+from gpuyard_agent.core.state import Attempt, Intent, Result
+from gpuyard_agent.core.times import rfc3339
+
+STALE_INVENTORY: Final = "stale inventory"
+"""How the message of a refusal begins that the coordinator may plan again without a charge."""
+CONFIRMATIONS: Final = 2
+ABSENCES: Final = 2
+KILL_AGAIN_S: Final = 10.0
+"""A container that outlives SIGKILL (uninterruptible sleep, a deaf engine) gets it again."""
+GIVE_UP_S: Final = 300.0
+_FIRST_RETRY_S: Final = 1.0
+_LAST_RETRY_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a step depends on beside the attempt itself."""
+
+    machine_id: str
+    boot_id: str
+    wall: float
+    """Seconds since 1970 at `now`, for texts only."""
+    generation: int = 1
+    gpus: frozenset[str] = frozenset()
+    listed: bool = True
+    """The runtime has told what exists since this agent started."""
+    adopting: bool = False
+    stopping: bool = False
+    """The yard is going down: what runs is stopped, nothing is started."""
+    policy: NodePolicy = PERMISSIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Write down that the attempt is ours to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make the image present."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonPrepare:
+    """Cancel the preparation in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Create and start, or adopt what exists under the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Write the intent down, then send `signal`."""
+
+    signal: str
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Write the result down; it is reported from now on."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove the container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing is left of it."""
+
+
+Step = Accept | Prepare | AbandonPrepare | Launch | Signal | End | Remove | Forget
+
+
+def next_step(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
+    """The next step of an attempt, or None while there is nothing to do; see the module's rules."""
+    if seen.busy is not None:
+        if seen.busy == "prepare" and (want is None or want["stop"] is not None or here.stopping):
+            return AbandonPrepare()
+        return None
+    if want is not None and not seen.accepted and seen.container is not None:
+        return Accept()  # the coordinator takes over what this agent found
+    if seen.result is not None:
+        return _after_end(want, seen, here, now)
+    if seen.exit is not None:
+        return End(judge(seen.exit, seen.intent))
+    if seen.container is not None and seen.container.status is Status.RUNNING:
+        return _while_running(want, seen, here, now)
+    if seen.absences >= ABSENCES and seen.launched is not None:
+        return End(vanished(ended_at=rfc3339(here.wall), intent=seen.intent))
+    return _before_start(want, seen, here, now) if here.listed else None
+
+
+def wake_at(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> float | None:
+    """When the next step may become due without any news; None where only news can make one."""
+    times = [seen.retry_at] if seen.retry_at > now else []
+    running = seen.container is not None and seen.container.status is Status.RUNNING
+    if running and seen.busy is None:
+        if seen.intent is not None:
+            times.append(_kill_at(seen.intent))
+        elif want is not None and (deadline := deadline_of(want, seen, here)) is not None:
+            times.append(deadline)
+    later = [at for at in times if at > now]
+    return min(later) if later else None
+
+
+def deadline_of(want: WantedEntry, seen: Attempt, here: Here) -> float | None:
+    """When `max_runtime` is over, on this boot's clock; None where there is no limit."""
+    limit = want["spec"].get("max_runtime")
+    if limit is None or seen.started is None or seen.started.boot_id != here.boot_id:
+        return None
+    return seen.started.at + parse_duration_s(str(limit))
+
+
+def stop_grace_of(want: WantedEntry | None) -> float:
+    """The grace between SIGTERM and SIGKILL that a job asked for; 30 s where nothing is known."""
+    grace = None if want is None else want["spec"].get("stop_grace")
+    return 30.0 if grace is None else parse_duration_s(str(grace))
+
+
+def after_failure(
+    seen: Attempt, step: Literal["prepare", "launch"], fault: RuntimeFailure, here: Here, now: float
+) -> End | None:
+    """What a refused step leads to: an end, or None with the attempt's next try put off.
+
+    A missing image is no failure of a launch that may still pull it. Temporary failures are tried
+    again, ever more slowly, for `GIVE_UP_S`.
+    """
+    pull = "missing" if seen.entry is None else str(seen.entry["spec"].get("pull", "missing"))
+    absent = fault.reason == EndReason.IMAGE_NOT_FOUND
+    if step == "launch" and absent and pull != "never" and not seen.prepared:
+        seen.image_missing = True
+        return None
+    if seen.failing_since is None:
+        seen.failing_since = now
+    failing_s = now - seen.failing_since
+    if not fault.temporary or failing_s >= GIVE_UP_S:
+        return End(Result(str(fault.reason), None, str(fault), rfc3339(here.wall)))
+    seen.failure = str(fault)
+    seen.retry_at = now + min(max(_FIRST_RETRY_S, failing_s), _LAST_RETRY_S)
+    return None
+
+
+def _after_end(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
+    if seen.container is not None and seen.container.status is Status.RUNNING:
+        # It was given up as lost and has come back: an attempt that ended must not run.
+        intent = seen.intent or _intent(
+            EndReason.RUNTIME_LOST, here, now, grace_s=0, signal="SIGKILL"
+        )
+        again = intent.killed_at is None or now >= intent.killed_at + KILL_AGAIN_S
+        return Signal("SIGKILL", _killed(intent, now)) if again else None
+    if want is not None or now < seen.retry_at:
+        return None
+    if not (seen.accepted or seen.confirmations >= CONFIRMATIONS) or here.adopting:
+        return None
+    needs_removal = seen.launched is not None or seen.container is not None
+    return Remove() if needs_removal else Forget()
+
+
+def _while_running(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
+    if seen.intent is None:
+        intent = _reason_to_stop(want, seen, here, now)
+        return None if intent is None else Signal(intent.signal, intent)
+    ordered_now = (
+        want is not None and want["stop"] is not None and want["stop"]["signal"] == "SIGKILL"
+    )
+    first = seen.intent.killed_at is None
+    if now >= _kill_at(seen.intent) or (ordered_now and first):
+        return Signal("SIGKILL", _killed(seen.intent, now))
+    return None
+
+
+def _reason_to_stop(
+    want: WantedEntry | None, seen: Attempt, here: Here, now: float
+) -> Intent | None:
+    if want is not None and want["stop"] is not None:
+        return _ordered(want["stop"], here, now)
+    if here.stopping:
+        return _intent(EndReason.YARD_STOPPED, here, now, grace_s=stop_grace_of(want))
+    if want is None:
+        if here.adopting or seen.confirmations < CONFIRMATIONS:
+            return None
+        message = "no wanted document names it"
+        return _intent(EndReason.CANCELLED, here, now, grace_s=stop_grace_of(None), message=message)
+    deadline = deadline_of(want, seen, here)
+    if deadline is not None and now >= deadline:
+        message = f"max_runtime of {want['spec']['max_runtime']} was over"
+        return _intent(
+            EndReason.TIME_LIMIT, here, now, grace_s=stop_grace_of(want), message=message
+        )
+    return None
+
+
+def _before_start(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
+    if want is None:
+        return _leftover(seen, here)
+    if seen.launched is not None and seen.launched != here.boot_id:
+        message = "the host was restarted while it ran"
+        return End(Result(EndReason.RUNTIME_LOST, None, message, rfc3339(here.wall)))
+    if (want["machine_id"], want["boot_id"]) != (here.machine_id, here.boot_id):
+        return None
+    if not seen.accepted:
+        return None if here.stopping else Accept()
+    if want["stop"] is not None:
+        return End(_stopped_early(want["stop"], here))
+    # Once a listing lacked a container that was asked for, the next one decides what became of it.
+    if here.stopping or now < seen.retry_at or (seen.launched is not None and seen.absences):
+        return None
+    return _start(want, seen, here)
+
+
+def _start(want: WantedEntry, seen: Attempt, here: Here) -> Step:
+    refused = None if seen.launched is not None else _refusal(want, here)
+    if refused is not None:
+        return End(refused)
+    if not seen.prepared and (seen.image_missing or want["spec"].get("pull") == "always"):
+        return Prepare()
+    return Launch()
+
+
+def _leftover(seen: Attempt, here: Here) -> Step | None:
+    """No document names it and it does not run: a created container, or a mere memory."""
+    if here.adopting:
+        return None
+    if seen.container is None and seen.launched is None:
+        return Forget()
+    if seen.accepted or seen.confirmations >= CONFIRMATIONS:
+        return Remove()
+    return None
+
+
+def _refusal(want: WantedEntry, here: Here) -> Result | None:
+    """Why nothing may be started although it is wanted; see rule 1."""
+    at = rfc3339(here.wall)
+    if want["gpus"]:
+        unknown = [gpu["uuid"] for gpu in want["gpus"] if gpu["uuid"] not in here.gpus]
+        if unknown:
+            message = f"{STALE_INVENTORY}: this node has no {', '.join(unknown)}"
+            return Result(EndReason.RUNTIME_ERROR, None, message, at)
+        if want["generation"] != here.generation:
+            message = (
+                f"{STALE_INVENTORY}: decided on generation {want['generation']}, "
+                f"the node is at {here.generation}"
+            )
+            return Result(EndReason.RUNTIME_ERROR, None, message, at)
+    if refused := refusals(want["spec"], here.policy):
+        return Result(EndReason.INVALID, None, "; ".join(refused), at)
+    return None
+
+
+def _stopped_early(order: StopOrder, here: Here) -> Result:
+    message = "stopped before its container was started"
+    return Result(order["reason"], None, message, rfc3339(here.wall))
+
+
+def _ordered(order: StopOrder, here: Here, now: float) -> Intent:
+    return _intent(
+        order["reason"], here, now, grace_s=float(order["grace_s"]), signal=order["signal"]
+    )
+
+
+def _intent(
+    reason: str,
+    here: Here,
+    now: float,
+    *,
+    grace_s: float,
+    signal: str = "SIGTERM",
+    message: str | None = None,
+) -> Intent:
+    killed_at = now if signal == "SIGKILL" else None
+    return Intent(str(reason), signal, grace_s, now, rfc3339(here.wall), message, killed_at)
+
+
+def _killed(intent: Intent, now: float) -> Intent:
+    return Intent(
+        intent.reason, intent.signal, intent.grace_s, intent.at, intent.wall, intent.message, now
+    )
+
+
+def _kill_at(intent: Intent) -> float:
+    if intent.killed_at is not None:
+        return intent.killed_at + KILL_AGAIN_S
+    return intent.at + intent.grace_s

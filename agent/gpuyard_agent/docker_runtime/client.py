@@ -1,0 +1,137 @@
+"""Calls on the Engine API that answer at once, through the Docker SDK in worker threads."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import docker
+import docker.auth
+import docker.errors
+import requests
+import urllib3
+
+from gpuyard_agent.docker_runtime.failures import broke_off, refusal, unavailable
+from gpuyard_agent.docker_runtime.streams import Address
+from gpuyard_agent.docker_runtime.threads import Workers
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S: Final = 60.0
+WORKERS: Final = 16
+"""Nothing is gained past 8 starts at once on a small host; the rest is for calls that hang."""
+
+_SPOKEN: Final = "1.44"
+"""The API version spoken where the engine knows it: the oldest that engine 29 still accepts.
+
+Fixed, so that an engine's upgrade changes no answer under us; engines down to 20.10 (1.41) are
+spoken to in their own.
+"""
+
+# The SDK raises its own errors for answers, and those of the two libraries below for transport.
+_FAILURES: Final = (
+    docker.errors.DockerException,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    OSError,
+)
+
+
+class EngineClient:
+    """One engine's calls. Every failure is `EngineRefused` or `EngineUnavailable`."""
+
+    def __init__(
+        self, url: str, *, timeout_s: float = CALL_TIMEOUT_S, workers: int = WORKERS
+    ) -> None:
+        self.address = Address.of(url)
+        self._url = url
+        self._timeout_s = timeout_s
+        self._limit = workers
+        self._workers = Workers(workers)
+        self._lock = threading.Lock()
+        self._api: docker.APIClient | None = None
+
+    async def call(self, work: Callable[[docker.APIClient], T]) -> T:
+        """What `work` returns, done in a thread with the SDK's client.
+
+        `work` must be idempotent: it is done once more where a kept connection broke off.
+        """
+        return await self._workers.run(lambda: self._attempt(work))
+
+    async def api_version(self) -> str:
+        """The API version in use, negotiated on the first call to the engine."""
+        return await self.call(lambda api: str(api.api_version))
+
+    async def registry_auth(self, image: str) -> str | None:
+        """The header that carries the node's own credentials for that image's registry.
+
+        Read anew each time, so that a 'docker login' counts without a restart of the agent.
+        """
+
+        def read(api: docker.APIClient) -> str | None:
+            registry, _ = docker.auth.resolve_repository_name(image)
+            api.reload_config()
+            header = docker.auth.get_config_header(api, registry)
+            return None if header is None else header.decode()
+
+        return await self.call(read)
+
+    def reset(self) -> None:
+        """Forgets the negotiated version and every kept connection: the engine went away."""
+        with self._lock:
+            api, self._api = self._api, None
+        if api is not None:
+            api.close()
+
+    def close(self) -> None:
+        """Waits for nothing: a call in flight ends by itself, and nobody gets its answer."""
+        self._workers.close()
+        self._workers = Workers(self._limit)
+        self.reset()
+
+    def _attempt(self, work: Callable[[docker.APIClient], T]) -> T:
+        try:
+            try:
+                return work(self._connected())
+            except _FAILURES as error:
+                if isinstance(error, docker.errors.APIError) or not broke_off(error):
+                    raise
+                return work(self._connected())
+        except docker.errors.APIError as error:
+            status = 0 if error.response is None else error.response.status_code
+            raise refusal(status, str(error.explanation or error)) from error
+        except _FAILURES as error:
+            raise unavailable(error, str(self.address)) from error
+
+    def _connected(self) -> docker.APIClient:
+        with self._lock:
+            if self._api is None:
+                self._api = self._negotiated()
+            return self._api
+
+    def _negotiated(self) -> docker.APIClient:
+        # A version must be named to make a client, and asking for the engine's needs none.
+        with self._client("1.41") as first:
+            found: dict[str, Any] = first.version(api_version=False)
+        return self._client(spoken_version(found))
+
+    def _client(self, version: str) -> docker.APIClient:
+        api = docker.APIClient(
+            base_url=self._url,
+            version=version,
+            timeout=self._timeout_s,
+            max_pool_size=self._limit,
+        )
+        # A proxy of the environment is never meant for the engine, and looking for one takes time.
+        api.trust_env = False
+        return api
+
+
+def spoken_version(found: dict[str, Any]) -> str:
+    """The API version to speak with an engine whose /version answered this."""
+    newest = str(found.get("ApiVersion") or "1.41")
+    oldest = str(found.get("MinAPIVersion") or "1.12")
+    return max(min(_SPOKEN, newest, key=_number), oldest, key=_number)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())

@@ -1,0 +1,327 @@
+"""How containers end: told by the engine's events, made certain by looking.
+
+Rules of this file:
+1. One event stream of a yard serves all its nodes in this process. It is open before anything is
+   started, so that a container that ends at once is not missed, and waiting costs no call.
+2. An end is told once. What an event says of a clean end stands as it is; a code that can have
+   several causes (137, 143, 255) is asked about first.
+3. A stream that broke may have lost events: whoever is still waited for is looked up as soon as
+   the engine answers again, and every half minute anyway.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from gpuyard.errors import RuntimeFailure
+from gpuyard_agent.core.containers import Exit, Status
+from gpuyard_agent.core.times import epoch_s, rfc3339
+from gpuyard_agent.docker_runtime import labels
+from gpuyard_agent.docker_runtime.client import EngineClient
+from gpuyard_agent.docker_runtime.facts import KILLED, UNKNOWN, died, exit_of, status_of
+from gpuyard_agent.docker_runtime.failures import EngineRefused, EngineUnavailable
+from gpuyard_agent.docker_runtime.streams import (
+    EngineStream,
+    StreamBroken,
+    open_stream,
+    read_json,
+)
+
+LOOK_EVERY_S: Final = 30.0
+_AMBIGUOUS: Final = frozenset({KILLED, 143, UNKNOWN})
+_EXPLAIN_S: Final = 5.0
+_LATE_OOM_S: Final = 0.2
+"""On cgroup v2 the engine may hear of a memory kill just after the death it caused."""
+_REMEMBERED: Final = 2048
+_FIRST_RETRY_S: Final = 0.05
+_LAST_RETRY_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class _Story:
+    """What is known of one container's end."""
+
+    ended: asyncio.Future[Exit]
+    waiting: int = 0
+    asking: bool = False
+    """Its death was seen and is being asked about."""
+    memory_kill: bool = False
+    kill_signal: str | None = None
+    """The last signal that anybody sent through the engine."""
+
+    @property
+    def unexplained(self) -> bool:
+        return not self.memory_kill and not self.kill_signal
+
+
+@dataclass(slots=True)
+class _Lost:
+    """The time in which the engine was away."""
+
+    since: float
+    live_restore: bool
+    peer: int | None
+    """The process id of the engine that came back."""
+
+
+class Exits:
+    """The ends of one yard's containers, by container id."""
+
+    def __init__(self, client: EngineClient, yard: str) -> None:
+        self._client = client
+        self._yard = yard
+        self._stories: dict[str, _Story] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._since_ns = 0
+        self._peer: int | None = None
+
+    async def open(self) -> None:
+        """Begins to listen; returns once no later end can be missed."""
+        self._since_ns = time.time_ns() - 1_000_000_000
+        stream = await self._connect()
+        self._spawn(self._listen(stream))
+        self._spawn(self._look_now_and_then())
+
+    async def close(self) -> None:
+        """Stops listening; whoever waits is left waiting and has to be cancelled."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def watch(self, container_id: str) -> None:
+        """Keeps whatever is told of this container from now on."""
+        self._story(container_id)
+
+    async def wait(self, container_id: str) -> Exit:
+        """The end of a container that is watched, or that began after `open`."""
+        story = self._story(container_id)
+        story.waiting += 1
+        try:
+            return await asyncio.shield(story.ended)
+        finally:
+            story.waiting -= 1
+
+    def settle(self, container_id: str, exit: Exit) -> None:
+        """Tells an end that is known from elsewhere; the first one told stands."""
+        ended = self._story(container_id).ended
+        if not ended.done():
+            ended.set_result(exit)
+
+    async def found(self, container_id: str, inspect: dict[str, Any]) -> Exit | None:
+        """The end of an inspected container, None while it runs: the same as `wait` would tell."""
+        story = self._story(container_id)
+        if story.ended.done() or story.asking:
+            return await asyncio.shield(story.ended)
+        exit = exit_of(inspect, now=time.time())
+        if exit is not None:
+            exit = _with_cause(exit, story)
+            self.settle(container_id, exit)
+        return exit
+
+    def known(self, container_id: str) -> Exit | None:
+        """The end where it has been told; asks nobody."""
+        story = self._stories.get(container_id)
+        return story.ended.result() if story is not None and story.ended.done() else None
+
+    def forget(self, container_id: str) -> None:
+        """Lets go of a container that was removed."""
+        self._stories.pop(container_id, None)
+
+    def _story(self, container_id: str) -> _Story:
+        story = self._stories.get(container_id)
+        if story is None:
+            if len(self._stories) >= _REMEMBERED:
+                self._forget_oldest()
+            story = _Story(asyncio.get_running_loop().create_future())
+            self._stories[container_id] = story
+        return story
+
+    def _forget_oldest(self) -> None:
+        """Drops one end that nobody waits for: containers of other processes end here too."""
+        for container_id, story in self._stories.items():
+            if story.ended.done() and not story.waiting:
+                del self._stories[container_id]
+                return
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self) -> EngineStream:
+        filters = {
+            "type": ["container"],
+            "event": ["die", "oom", "kill", "destroy"],
+            "label": [f"{labels.YARD}={self._yard}"],
+        }
+        since = f"{self._since_ns // 10**9}.{self._since_ns % 10**9:09d}"
+        query = urlencode({"since": since, "filters": json.dumps(filters)})
+        version = await self._client.api_version()
+        stream = await open_stream(self._client.address, "GET", f"/v{version}/events?{query}")
+        self._peer = stream.peer_pid
+        return stream
+
+    async def _listen(self, stream: EngineStream) -> None:
+        while True:
+            try:
+                async for event in read_json(stream):
+                    self._take(event)
+            except (StreamBroken, ValueError):
+                pass  # an engine that stops cuts its streams anywhere
+            finally:
+                stream.close()
+            away_since = time.time()
+            # Its successor may speak another version, and none of the connections kept is alive.
+            self._client.reset()
+            stream = await self._reconnect()
+            self._spawn(self._look_after_outage(away_since))
+
+    async def _reconnect(self) -> EngineStream:
+        delay = _FIRST_RETRY_S
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                return await self._connect()
+            except RuntimeFailure:
+                delay = min(delay * 2, _LAST_RETRY_S)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        actor = event.get("Actor") or {}
+        container_id, attributes = actor.get("ID"), actor.get("Attributes") or {}
+        if not container_id or (
+            event.get("Action") == "destroy" and container_id not in self._stories
+        ):
+            return  # the second: we removed it ourselves
+        at_ns = int(event.get("timeNano") or time.time_ns())
+        self._since_ns = max(self._since_ns, at_ns)
+        story = self._story(container_id)
+        match event.get("Action"):
+            case "die":
+                self._died(container_id, story, died(attributes, at_ns))
+            case "oom":
+                story.memory_kill = True
+            case "kill":
+                story.kill_signal = str(attributes.get("signal") or "")
+            case "destroy":
+                if not story.asking:
+                    self.settle(container_id, _vanished())
+
+    def _died(self, container_id: str, story: _Story, exit: Exit) -> None:
+        if story.ended.done() or story.asking:
+            return
+        if exit.code in _AMBIGUOUS:
+            story.asking = True
+            self._spawn(self._explain(container_id, story, exit))
+        else:
+            self.settle(container_id, exit)
+
+    async def _explain(self, container_id: str, story: _Story, exit: Exit) -> None:
+        """Asks the engine why it died; an engine that is gone by then took it along."""
+        try:
+            async with asyncio.timeout(_EXPLAIN_S):
+                found = await _inspect(self._client, container_id)
+            if found["State"].get("OOMKilled"):
+                story.memory_kill = True
+            elif exit.code == KILLED and found["HostConfig"].get("Memory") and story.unexplained:
+                await asyncio.sleep(_LATE_OOM_S)
+        except EngineUnavailable:
+            exit = replace(exit, engine_restarted=True)
+        except (RuntimeFailure, TimeoutError):
+            pass  # it was removed, or the engine hangs: the event's word must do
+        story.asking = False
+        self.settle(container_id, _with_cause(exit, story))
+
+    async def _look_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            with contextlib.suppress(RuntimeFailure):
+                await self._look(None)
+
+    async def _look_after_outage(self, since: float) -> None:
+        with contextlib.suppress(RuntimeFailure):
+            info = await self._client.call(lambda api: api.info())
+            await self._look(_Lost(since, bool(info.get("LiveRestoreEnabled")), self._peer))
+
+    async def _look(self, lost: _Lost | None) -> None:
+        """Tells every end that is waited for and has happened unheard."""
+        waited = [
+            container_id
+            for container_id, story in self._stories.items()
+            if story.waiting and not story.asking and not story.ended.done()
+        ]
+        if not waited:
+            return
+        filters = {"label": [f"{labels.YARD}={self._yard}"]}
+        listed = await self._client.call(lambda api: api.containers(all=True, filters=filters))
+        running = {c["Id"] for c in listed if status_of(str(c["State"])) is Status.RUNNING}
+        for container_id in waited:
+            if lost is not None or container_id not in running:
+                await self._look_at(container_id, lost)
+
+    async def _look_at(self, container_id: str, lost: _Lost | None) -> None:
+        try:
+            inspect = await _inspect(self._client, container_id)
+        except EngineRefused as refused:
+            if refused.status == 404:
+                self.settle(container_id, _vanished())
+            return
+        story = self._story(container_id)
+        exit = exit_of(inspect, now=time.time())
+        if exit is None and lost is not None and _is_ghost(inspect, lost.peer):
+            message = "the engine says that it runs after its restart, and its process is gone"
+            exit = Exit(None, rfc3339(time.time()), engine_restarted=True, message=message)
+        elif exit is not None and lost is not None and _fell_with(exit, lost):
+            exit = replace(exit, engine_restarted=True)
+        if exit is not None and not story.asking:
+            self.settle(container_id, _with_cause(exit, story))
+
+
+async def _inspect(client: EngineClient, container_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = await client.call(lambda api: api.inspect_container(container_id))
+    return found
+
+
+def _with_cause(exit: Exit, story: _Story) -> Exit:
+    """The end with what the events told of it: 137 alone says nothing of why."""
+    if exit.code != KILLED or exit.engine_restarted:
+        return exit
+    if exit.out_of_memory or story.memory_kill:
+        return replace(exit, out_of_memory=True)
+    if story.kill_signal in ("9", "SIGKILL", "KILL"):
+        return replace(exit, message="killed through the Docker Engine (docker kill, stop or rm)")
+    return exit
+
+
+def _vanished() -> Exit:
+    message = "its container was removed from outside the yard"
+    return Exit(None, rfc3339(time.time()), message=message)
+
+
+def _fell_with(exit: Exit, lost: _Lost) -> bool:
+    """True where the engine's restart is what ended it.
+
+    Without live-restore an engine takes its containers along. With it they run on, and only an
+    end that the engine did not see itself (255) is put down to the restart.
+    """
+    at = epoch_s(exit.ended_at)
+    if at is None or at < lost.since - 1:
+        return False
+    return not lost.live_restore or exit.code in (None, UNKNOWN)
+
+
+def _is_ghost(inspect: dict[str, Any], peer: int | None) -> bool:
+    """True where the process of a running container does not exist.
+
+    Only where the engine's own process can be seen, or this agent looks from inside a container.
+    """
+    pid = inspect["State"].get("Pid")
+    if not pid or not peer or not Path(f"/proc/{peer}").exists():
+        return False
+    return not Path(f"/proc/{pid}").exists()

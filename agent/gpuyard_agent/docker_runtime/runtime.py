@@ -1,0 +1,376 @@
+"""The Docker runtime of one node: `gpuyard_agent.runtime.Runtime` on a shared `DockerEngine`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from gpuyard.errors import RuntimeFailure
+from gpuyard.messages import PullProgress
+from gpuyard.model.node import NodeReason, RuntimeName
+from gpuyard.model.reasons import EndReason
+from gpuyard_agent.core.containers import Exit, Seen, Status
+from gpuyard_agent.core.launch import AttemptKey, Launch
+from gpuyard_agent.core.times import rfc3339
+from gpuyard_agent.docker_runtime import labels
+from gpuyard_agent.docker_runtime.engine import DockerEngine
+from gpuyard_agent.docker_runtime.facts import image_digest, status_of, time_of
+from gpuyard_agent.docker_runtime.failures import (
+    EngineRefused,
+    EngineUnavailable,
+    start_exit_code,
+)
+from gpuyard_agent.docker_runtime.logs import LogReader
+from gpuyard_agent.docker_runtime.payload import container_payload
+from gpuyard_agent.docker_runtime.verify import check_grant
+from gpuyard_agent.runtime import LogPiece, LogPosition
+
+_REMOVE_S: Final = 30.0
+_FIRST_RETRY_S: Final = 0.1
+_LAST_RETRY_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What an inspection of a started container tells."""
+
+    pid: int | None
+    """Its first process on the host, None when it does not run."""
+    image_digest: str | None
+    started_at: str | None
+    mismatch: str | None
+    """How the container differs from its grant, in words; None when it does not."""
+
+
+@dataclass(slots=True)
+class _Container:
+    """What is remembered of a container so that the engine need not be asked again."""
+
+    id: str
+    spec_sha256: str
+    tty: bool
+    started_at: str | None = None
+    image_id: str | None = None
+    watched: bool = False
+    """Its end is sure to be told: it was watched before it began, or looked at since."""
+
+
+class DockerRuntime:
+    """One node's containers. Several of these share an engine; `open` before anything else."""
+
+    name: RuntimeName = "docker"
+
+    def __init__(self, engine: DockerEngine, node: str) -> None:
+        self._engine = engine
+        self._node = node
+        self._known: dict[AttemptKey, _Container] = {}
+        self._digests: dict[str, str | None] = {}
+        self._is_open = False
+        self._trouble: tuple[str, str] | None = None
+        """Code of the present trouble and when it began."""
+
+    async def open(self) -> None:
+        if not self._is_open:
+            await self._engine.open()
+            self._is_open = True
+
+    async def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            await self._engine.close()
+
+    async def version(self) -> str:
+        """The engine's own version."""
+        return await self._engine.version()
+
+    async def info(self) -> dict[str, Any]:
+        """The engine's account of itself."""
+        return await self._engine.info()
+
+    async def problems(self) -> Sequence[NodeReason]:
+        try:
+            await self._engine.ping()
+        except EngineUnavailable as fault:
+            return [self._reason(fault.node_reason, str(fault))]
+        except RuntimeFailure as fault:
+            return [self._reason("docker_unreachable", str(fault))]
+        self._trouble = None
+        return []
+
+    async def seen(self) -> Sequence[Seen]:
+        filters = {"label": labels.of_node(self._engine.yard, self._node)}
+        listed = await self._call(lambda api: api.containers(all=True, filters=filters))
+        found = await asyncio.gather(*(self._seen(entry) for entry in listed))
+        return [seen for seen in found if seen is not None]
+
+    async def prepare(self, launch: Launch, progress: Callable[[PullProgress], None]) -> None:
+        if launch.pull != "always":
+            try:
+                await self._call(lambda api: api.inspect_image(launch.image))
+                return
+            except EngineRefused as refused:
+                if refused.status != 404:
+                    raise
+        if launch.pull == "never":
+            raise self._never_pulled(launch)
+        await self._engine.pulls.pull(launch.image, progress)
+
+    async def launch(self, launch: Launch) -> Seen:
+        payload, name = container_payload(launch), launch.container_name
+        try:
+            made = await self._call(lambda api: api.create_container_from_config(payload, name))
+        except EngineRefused as refused:
+            if refused.status == 409:
+                return await self._adopt(launch, refused)
+            if refused.reason == EndReason.IMAGE_NOT_FOUND and launch.pull == "never":
+                raise self._never_pulled(launch) from refused
+            raise
+        except EngineUnavailable as fault:
+            # The call may have been carried out although its answer never came.
+            return await self._adopt(launch, fault)
+        return await self._start(launch, str(made["Id"]))
+
+    async def wait(self, key: AttemptKey) -> Exit:
+        container = await self._container(key)
+        if container is None:
+            return Exit(None, rfc3339(time.time()), message="its container does not exist")
+        if not container.watched:
+            self._engine.exits.watch(container.id)
+            inspect = await self._inspect(container.id)
+            container.watched = True
+            if inspect is not None:
+                exit = await self._engine.exits.found(container.id, inspect)
+                if exit is not None:
+                    return exit
+        return await self._engine.exits.wait(container.id)
+
+    async def signal(self, key: AttemptKey, signal: str) -> None:
+        container = await self._container(key)
+        if container is None:
+            return
+        try:
+            await self._call(lambda api: api.kill(container.id, signal))
+        except EngineRefused as refused:
+            if refused.status != 404 and "is not running" not in refused.text:
+                raise
+
+    async def remove(self, key: AttemptKey) -> None:
+        container = await self._container(key)
+        if container is not None:
+            await self._remove(container.id)
+            self._engine.exits.forget(container.id)
+            self._known.pop(key, None)
+
+    async def logs(self, key: AttemptKey, position: LogPosition) -> AsyncIterator[LogPiece]:
+        container = await self._container(key)
+        if container is None:
+            return
+        open_log = partial(self._engine.open_log, container.id)
+        reader = LogReader(open_log, tty=container.tty, position=position)
+        exit = asyncio.ensure_future(self._surely_ended(key))
+        try:
+            async with aclosing(reader.pieces(exit)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            exit.cancel()
+
+    async def look(self, launch: Launch) -> Look | None:
+        """What the engine made of a launch, its grant checked; None where no container is there.
+
+        Not part of `launch`, which must return quickly: call it right after.
+        """
+        container = await self._container(launch.key)
+        inspect = None if container is None else await self._inspect(container.id)
+        if inspect is None:
+            return None
+        state = inspect["State"]
+        return Look(
+            pid=int(state["Pid"]) if state.get("Pid") else None,
+            image_digest=await self._digest(inspect.get("Image")),
+            started_at=time_of(state.get("StartedAt")),
+            mismatch=check_grant(inspect, launch),
+        )
+
+    async def _adopt(self, launch: Launch, why: RuntimeFailure) -> Seen:
+        """Goes on with the container of that name, if it is this very attempt's."""
+        inspect = await self._inspect(launch.container_name)
+        if inspect is None:
+            # It was removed in between, or never made: the next try decides.
+            raise RuntimeFailure(str(why), temporary=True) from why
+        found = inspect["Config"].get("Labels") or {}
+        if not labels.same_attempt(found, launch.labels):
+            raise RuntimeFailure(
+                f"the container name {launch.container_name} is taken by {inspect['Id'][:12]}, "
+                "which is not this attempt's; remove it with 'docker rm -f'",
+                temporary=False,
+            ) from why
+        state = inspect["State"]
+        if state["Status"] == "removing":
+            raise RuntimeFailure("its last container is still being removed", temporary=True)
+        container = self._remember(launch.key, inspect)
+        exit = await self._engine.exits.found(container.id, inspect)
+        if exit is None and status_of(state["Status"]) is Status.CREATED:
+            return await self._start(launch, container.id)
+        status = Status.RUNNING if exit is None else Status.EXITED
+        return await self._as_seen(launch.key, container, status, exit)
+
+    async def _start(self, launch: Launch, container_id: str) -> Seen:
+        """Starts a container that was never started; a start that docker refused is an end."""
+        container = _Container(
+            container_id, launch.labels.get(labels.SPEC, ""), launch.tty, watched=True
+        )
+        self._known[launch.key] = container
+        self._engine.exits.watch(container_id)
+        try:
+            await self._call(lambda api: api.start(container_id))
+        except EngineRefused as refused:
+            code = start_exit_code(refused.text)
+            if code is None:
+                raise
+            exit = Exit(code, rfc3339(time.time()), message=refused.text)
+            self._engine.exits.settle(container_id, exit)
+            return _seen(launch.key, container, Status.EXITED, None, exit)
+        except EngineUnavailable:
+            inspect = await self._inspect(container_id)
+            if inspect is None or status_of(inspect["State"]["Status"]) is Status.CREATED:
+                raise
+        container.started_at = rfc3339(time.time())
+        return _seen(launch.key, container, Status.RUNNING, None, None)
+
+    async def _surely_ended(self, key: AttemptKey) -> Exit:
+        """`wait`, through times in which the engine does not answer."""
+        while True:
+            try:
+                return await self.wait(key)
+            except RuntimeFailure:
+                await asyncio.sleep(_LAST_RETRY_S)
+
+    async def _seen(self, entry: dict[str, Any]) -> Seen | None:
+        """One container of a listing; it is inspected only where the listing does not suffice."""
+        key = labels.key_of(entry.get("Labels") or {})
+        if key is None:
+            return None
+        status, container = status_of(str(entry["State"])), self._known.get(key)
+        exit = self._engine.exits.known(str(entry["Id"]))
+        if (
+            container is None
+            or container.id != entry["Id"]
+            or not _suffices(container, status, exit)
+        ):
+            inspect = await self._inspect(entry["Id"])
+            if inspect is None:
+                return None  # removed since the listing
+            status = status_of(inspect["State"]["Status"])
+            container = self._remember(key, inspect)
+            exit = await self._engine.exits.found(container.id, inspect)
+        if exit is not None:
+            status = Status.EXITED
+        return await self._as_seen(key, container, status, exit)
+
+    async def _as_seen(
+        self, key: AttemptKey, container: _Container, status: Status, exit: Exit | None
+    ) -> Seen:
+        return _seen(key, container, status, await self._digest(container.image_id), exit)
+
+    def _remember(self, key: AttemptKey, inspect: dict[str, Any]) -> _Container:
+        container = self._known.get(key)
+        if container is None or container.id != inspect["Id"]:
+            config = inspect["Config"]
+            spec = (config.get("Labels") or {}).get(labels.SPEC, "")
+            container = self._known[key] = _Container(inspect["Id"], spec, bool(config.get("Tty")))
+        container.started_at = time_of(inspect["State"].get("StartedAt"))
+        container.image_id = inspect.get("Image")
+        return container
+
+    async def _container(self, key: AttemptKey) -> _Container | None:
+        """The container of an attempt, looked for by its labels where it is not known."""
+        container = self._known.get(key)
+        if container is not None:
+            return container
+        filters = {"label": labels.of_attempt(self._engine.yard, self._node, key)}
+        listed = await self._call(lambda api: api.containers(all=True, filters=filters))
+        inspect = await self._inspect(listed[0]["Id"]) if listed else None
+        return None if inspect is None else self._remember(key, inspect)
+
+    async def _inspect(self, name: str) -> dict[str, Any] | None:
+        """What the engine says of a container, None where it knows none of that name."""
+        try:
+            found: dict[str, Any] = await self._call(lambda api: api.inspect_container(name))
+        except EngineRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
+        return found
+
+    async def _digest(self, image_id: str | None) -> str | None:
+        if image_id is None:
+            return None
+        if image_id not in self._digests:
+            try:
+                image = await self._call(lambda api: api.inspect_image(image_id))
+                self._digests[image_id] = image_digest(image)
+            except EngineRefused:
+                return image_id  # its last tag was taken away while the container lives
+        return self._digests[image_id]
+
+    async def _remove(self, container_id: str) -> None:
+        """Removes it however long the engine takes to let go of it, up to half a minute."""
+        deadline, delay = time.monotonic() + _REMOVE_S, _FIRST_RETRY_S
+        while True:
+            try:
+                await self._call(lambda api: api.remove_container(container_id, v=True, force=True))
+                return
+            except EngineRefused as refused:
+                if refused.status == 404:
+                    return
+                if time.monotonic() > deadline:
+                    raise RuntimeFailure(
+                        f"container {container_id[:12]} cannot be removed: {refused}",
+                        temporary=True,
+                    ) from refused
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _LAST_RETRY_S)
+
+    async def _call(self, work: Callable[[Any], Any]) -> Any:
+        return await self._engine.client.call(work)
+
+    def _never_pulled(self, launch: Launch) -> RuntimeFailure:
+        return RuntimeFailure(
+            f"{launch.image} is not on node {self._node}, and the job says never to pull it",
+            temporary=False,
+            reason=EndReason.IMAGE_NOT_FOUND,
+        )
+
+    def _reason(self, code: str, message: str) -> NodeReason:
+        if self._trouble is None or self._trouble[0] != code:
+            self._trouble = (code, rfc3339(time.time()))
+        return NodeReason(code=code, message=message, gpu=None, since=self._trouble[1])
+
+
+def _suffices(container: _Container, status: Status, exit: Exit | None) -> bool:
+    """True where a listing's word and what is remembered make an inspection needless."""
+    if container.image_id is None:
+        return False
+    return exit is not None or (status is Status.RUNNING and container.started_at is not None)
+
+
+def _seen(
+    key: AttemptKey,
+    container: _Container,
+    status: Status,
+    digest: str | None,
+    exit: Exit | None,
+) -> Seen:
+    return Seen(
+        key=key,
+        status=status,
+        container_id=container.id,
+        image_digest=digest,
+        started_at=container.started_at,
+        spec_sha256=container.spec_sha256,
+        exit=exit,
+    )

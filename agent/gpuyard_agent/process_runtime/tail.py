@@ -1,0 +1,85 @@
+"""Wakes whoever follows a growing file, the moment it grows.
+
+inotify through libc: no polling while nothing is written, wake-ups within a millisecond, and a
+restarted agent goes on from a byte offset, which pipes through the shell would not allow (and a
+dead agent would block the command on a full pipe). Where inotify is not to be had, followers look
+every `POLL_S`.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+POLL_S: Final = 0.05
+SLOW_POLL_S: Final = 5.0
+"""Beside inotify, against an event that was lost when the kernel's queue overflowed."""
+_IN_MODIFY: Final = 0x2
+_IN_CLOSE_WRITE: Final = 0x8
+_EVENT: Final = struct.Struct("iIII")
+
+
+class Growth:
+    """An inotify instance shared by all files of one runtime; to be used on one event loop."""
+
+    def __init__(self) -> None:
+        self._libc: ctypes.CDLL | None = None
+        self._fd = -1
+        self._events: dict[int, asyncio.Event] = {}
+
+    def open(self) -> None:
+        """Starts listening; without inotify every `wait` is a short sleep instead."""
+        try:
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, AttributeError):
+            self._fd = -1
+        if self._fd >= 0:
+            asyncio.get_running_loop().add_reader(self._fd, self._read)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def watch(self, path: Path, event: asyncio.Event) -> int:
+        """Sets `event` whenever the file grows; the number is for `unwatch`, -1 where it cannot."""
+        if self._fd < 0 or self._libc is None:
+            return -1
+        watch = self._libc.inotify_add_watch(
+            self._fd, os.fsencode(path), _IN_MODIFY | _IN_CLOSE_WRITE
+        )
+        if watch < 0:
+            return -1  # gone already, or the user's limit of watches is reached
+        self._events[watch] = event
+        return int(watch)
+
+    def unwatch(self, watch: int) -> None:
+        if watch >= 0 and self._events.pop(watch, None) and self._fd >= 0 and self._libc:
+            self._libc.inotify_rm_watch(self._fd, watch)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError as fault:
+            if fault.errno not in (errno.EAGAIN, errno.EINTR):
+                self.close()
+            return
+        offset = 0
+        while offset + _EVENT.size <= len(data):
+            watch, _, _, length = _EVENT.unpack_from(data, offset)
+            offset += _EVENT.size + length
+            if (event := self._events.get(watch)) is not None:
+                event.set()
+
+
+async def wait_any(event: asyncio.Event, *, is_watched: bool) -> None:
+    """Returns when `event` is set, or after the polling interval that is right without it."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), SLOW_POLL_S if is_watched else POLL_S)
+    event.clear()

@@ -1,0 +1,90 @@
+"""`gpuyard-coordinator`: stands for election, leads while it can, stands again."""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from gpuyard import __version__, notify, subjects, telemetry
+from gpuyard.bus import connect
+from gpuyard.errors import GpuyardError, Unavailable
+from gpuyard_coordinator import settings as configuration
+from gpuyard_coordinator.clock import Clock, read_first_line
+from gpuyard_coordinator.daemon import Daemon, check_reach, stop_on_signals
+from gpuyard_coordinator.leader import Leadership, Timing, this_process
+
+
+def main() -> None:
+    """Exit codes: 0 stopped on request, 1 refused, 2 usage or settings, 3 the bus is of no use."""
+    flags = vars(_arguments())
+    try:
+        settings = configuration.load(file=flags.pop("config"), environment=os.environ, flags=flags)
+        telemetry.configure(level=settings.log_level, format=settings.log_format)
+        asyncio.run(_run(settings))
+    except configuration.BadSettings as error:
+        _fail(str(error), 2)
+    except Unavailable as error:
+        _fail(str(error), 3)
+    except GpuyardError as error:
+        _fail(str(error), 1)
+
+
+async def _run(settings: configuration.CoordinatorSettings) -> None:
+    check_reach(settings)
+    clock = Clock()
+    bus = await connect(
+        settings.url,
+        name="gpuyard-coordinator",
+        inbox_prefix=subjects.COORDINATOR_INBOX,
+        credentials=settings.credentials,
+        ca=settings.ca,
+    )
+    async with bus:
+        leadership = Leadership(
+            bus.jetstream,
+            holder=this_process(
+                name=socket.gethostname(),
+                machine_id=read_first_line("/etc/machine-id") or socket.gethostname(),
+                boot_id=read_first_line("/proc/sys/kernel/random/boot_id"),
+            ),
+            timing=Timing.for_replicas(1),
+            clock=clock.monotonic,
+            wall_ms=clock.wall_ms,
+        )
+        daemon = Daemon(bus, leadership, settings, clock)
+        stop_on_signals(daemon)
+        with notify.ready():
+            await daemon.run()
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"gpuyard-coordinator: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "gpuyard-coordinator", description="Places the jobs of a yard on its nodes."
+    )
+    parser.add_argument("--config", type=Path, help="settings file (TOML)")
+    parser.add_argument("--url", help="address of the bus, as nats://HOST:PORT")
+    parser.add_argument("--credentials", help="file with the credentials for the bus")
+    parser.add_argument("--ca", help="file with the certificate authority of the bus")
+    parser.add_argument("--dir", help="folder for what is kept between runs")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        default=None,
+        help="serve a bus beyond loopback although no credentials are set",
+    )
+    parser.add_argument("--log-level", help="debug, info, warning or error")
+    parser.add_argument("--log-format", help="json or text")
+    parser.add_argument("--version", action="version", version=__version__)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

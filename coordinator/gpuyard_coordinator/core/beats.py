@@ -1,0 +1,307 @@
+"""What a node's beat changes: who it is, what it has, how its attempts stand, that it lives.
+
+Order is (boot, agent start, seq); liveness is the coordinator's own receive time. Absence of an
+attempt proves its end only in a beat whose `applied` covers the document that introduced it.
+"""
+
+from typing import Final
+
+from gpuyard.messages import Applied, AttemptReport, Beat
+from gpuyard.model.reasons import EndReason
+from gpuyard.model.states import AttemptState, EventKind, JobState, NodeState
+from gpuyard_coordinator.core import ledger, lifecycle
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.effects import BeatOutcome, Effects
+from gpuyard_coordinator.core.events import NodeBeat
+from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now
+
+_STATE_OF: Final = {
+    AttemptState.PREPARING: JobState.PREPARING,
+    AttemptState.RUNNING: JobState.RUNNING,
+    AttemptState.STOPPING: JobState.STOPPING,
+}
+_KIND_OF: Final = {
+    JobState.PREPARING: EventKind.PREPARING,
+    JobState.RUNNING: EventKind.RUNNING,
+    JobState.STOPPING: EventKind.STOPPING,
+}
+_RANK: Final = {
+    JobState.ASSIGNED: 0,
+    JobState.PREPARING: 1,
+    JobState.RUNNING: 2,
+    JobState.STOPPING: 3,
+}
+ENDS_PER_BEAT: Final = 100
+PULL_STEP_BYTES: Final = 16 * 1024 * 1024
+"""A `pulling` event is worth a write once this much more has arrived."""
+
+
+def apply_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) -> None:
+    beat = event.beat
+    node = cluster.nodes.get(beat["node"])
+    if node is not None and (fault := _rival(cluster, node, beat, now)):
+        node.rival = beat["machine_id"]
+        effects.beats.append(BeatOutcome(event.ref, node.name, "duplicate_name", fault))
+        return
+    if node is None:
+        node = _join(cluster, beat, effects)
+    elif not _is_newer(node, beat):
+        return
+    _take_identity(node, beat, effects)
+    _take_facts(cluster, node, beat, effects)
+    _take_condition(cluster, node, beat, now)
+    _take_reports(cluster, node, beat, now, effects)
+    is_current = _covers(beat["applied"], (cluster.token, node.revision))
+    outcome = BeatOutcome(event.ref, node.name, "ok", needs_wanted=not is_current)
+    effects.beats.append(outcome)
+
+
+def judge_lateness(cluster: Cluster, now: Now, effects: Effects) -> None:
+    """Nodes that beat too long ago become suspect, then lost: no placement, nothing moved."""
+    for name in list(cluster.beat_order):
+        node = cluster.nodes[name]
+        late_s = now.mono - node.last_beat
+        if late_s <= cluster.settings.suspect_s:
+            return
+        state = NodeState.LOST if late_s > cluster.settings.lost_s else NodeState.SUSPECT
+        if node.state is NodeState.LOST or node.state is state:
+            continue
+        node.state = state
+        cluster.nodes_changed.add(name)
+        if state is NodeState.LOST:
+            effects.nodes.add(name)
+
+
+def _rival(cluster: Cluster, node: Node, beat: Beat, now: Now) -> str | None:
+    """Why a beat under this name comes from someone else while the node's own agent lives."""
+    is_alive = now.mono - node.last_beat <= cluster.settings.lost_s and node.instance != ""
+    if not is_alive or beat["instance"] == node.instance:
+        return None
+    if beat["machine_id"] != node.machine_id:
+        return f"machine {node.machine_id} beats as {node.name} already; give this one another name"
+    is_older = beat["boot_id"] == node.boot_id and beat["started_ns"] <= node.started_ns
+    return "a newer agent of this machine beats already" if is_older else None
+
+
+def _is_newer(node: Node, beat: Beat) -> bool:
+    return beat["instance"] != node.instance or beat["seq"] > node.seq
+
+
+def _join(cluster: Cluster, beat: Beat, effects: Effects) -> Node:
+    node = Node(
+        name=beat["node"],
+        machine_id=beat["machine_id"],
+        boot_id=beat["boot_id"],
+        facts=beat["facts"],
+        generation=-1,
+        revision=1,
+    )
+    cluster.nodes[node.name] = node
+    effects.nodes.add(node.name)
+    return node
+
+
+def _take_identity(node: Node, beat: Beat, effects: Effects) -> None:
+    if beat["machine_id"] != node.machine_id:
+        node.machine_id, node.boot_id = beat["machine_id"], beat["boot_id"]
+        effects.nodes.add(node.name)
+    elif beat["boot_id"] != node.boot_id:
+        node.boot_id = beat["boot_id"]
+        effects.nodes.add(node.name)
+    if beat["instance"] != node.instance:
+        node.instance, node.started_ns = beat["instance"], beat["started_ns"]
+        node.is_proven = False
+        node.rival = None
+    node.seq = beat["seq"]
+
+
+def _take_facts(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> None:
+    if beat["generation"] == node.generation and beat["facts"] == node.facts and node.gpus:
+        return
+    if beat["generation"] != node.generation or beat["facts"] != node.facts:
+        effects.nodes.add(node.name)
+    node.facts, node.generation = beat["facts"], beat["generation"]
+    ledger.rebuild_gpus(node)
+    cluster.nodes_changed.add(node.name)
+
+
+def _take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
+    """Liveness, readiness and what the GPUs measured; the placer hears of what matters to it."""
+    before = _condition(node)
+    node.last_beat, node.last_beat_at = now.mono, now.at
+    cluster.beat_order[node.name] = None
+    cluster.beat_order.move_to_end(node.name)
+    node.reasons = beat["reasons"]
+    node.is_adopting, node.is_stopping = beat["adopting"], beat["stopping"]
+    node.sample_age_s = beat["sample_age_s"]
+    for sample in beat["samples"]:
+        gpu = node.gpus.get(sample["uuid"])
+        if gpu is not None:
+            gpu.sample = sample
+    whole = [reason for reason in node.reasons if reason["gpu"] is None]
+    node.state = NodeState.UNREADY if whole else NodeState.READY
+    applied = beat["applied"]
+    if not node.is_proven and applied and tuple(applied["token"]) == cluster.token:
+        node.is_proven = True
+    if _condition(node) != before:
+        cluster.nodes_changed.add(node.name)
+
+
+def _condition(node: Node) -> tuple[object, ...]:
+    """All that a beat can change of whether and where a node takes work."""
+    return (
+        node.state,
+        node.is_proven,
+        node.is_adopting,
+        node.is_stopping,
+        (node.sample_age_s or 0.0) > 10.0,
+        node.sample_age_s is None,
+        [
+            gpu.sample and (gpu.sample["health"]["state"], gpu.sample["memory_foreign_mib"])
+            for gpu in node.gpus.values()
+        ],
+    )
+
+
+def _covers(applied: Applied | None, revision: tuple[tuple[int, int], int]) -> bool:
+    if applied is None:
+        return False
+    generation, sequence = applied["token"]
+    return ((generation, sequence), applied["revision"]) >= revision
+
+
+def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: Effects) -> None:
+    """At most `ENDS_PER_BEAT` ends at a time, so that a turn fits one commit; the agent repeats
+    its whole picture, so the rest comes with the next beat."""
+    reported: set[AttemptRef] = set()
+    ends = 0
+    for report in beat["attempts"]:
+        key = (report["tenant"], report["job"], report["attempt"])
+        reported.add(key)
+        held = node.attempts.get(key)
+        is_end = report["state"] == "ended"
+        if held is None or (is_end and ends >= ENDS_PER_BEAT):
+            continue
+        ends += is_end
+        _take_report(cluster, beat, held, report, now=now, effects=effects)
+    if beat["adopting"]:
+        return
+    for key, (job, attempt) in list(node.attempts.items()):
+        proof = None if key in reported else _proof_of_end(cluster, node, beat, attempt)
+        if proof is not None and ends < ENDS_PER_BEAT:
+            ends += 1
+            _end_unreported(cluster, job, attempt, proof, now=now, effects=effects)
+
+
+def _proof_of_end(
+    cluster: Cluster, node: Node, beat: Beat, attempt: Attempt
+) -> tuple[EndReason, str] | None:
+    """What proves an attempt over that a beat does not list; None where nothing does."""
+    if attempt.machine_id != node.machine_id:
+        return None
+    if attempt.boot_id != node.boot_id:
+        return EndReason.NODE_LOST, "its host restarted"
+    if _covers(beat["applied"], attempt.introduced):
+        return EndReason.RUNTIME_LOST, "the node does not know it any more"
+    return None
+
+
+def _end_unreported(
+    cluster: Cluster,
+    job: Job,
+    attempt: Attempt,
+    proof: tuple[EndReason, str],
+    *,
+    now: Now,
+    effects: Effects,
+) -> None:
+    reason, message = proof
+    lifecycle.end_attempt(
+        cluster,
+        job,
+        attempt,
+        reason=EndReason.CANCELLED if lifecycle.job_was_cancelled(attempt) else reason,
+        exit_code=None,
+        message=message,
+        now=now,
+        effects=effects,
+    )
+
+
+def _take_report(
+    cluster: Cluster,
+    beat: Beat,
+    held: tuple[Job, Attempt],
+    report: AttemptReport,
+    *,
+    now: Now,
+    effects: Effects,
+) -> None:
+    job, attempt = held
+    state = AttemptState(report["state"])
+    attempt.usage = report["usage"] or attempt.usage
+    attempt.log_chunks = report["log_chunks"]
+    attempt.container_id = report["container_id"] or attempt.container_id
+    digest_came = report["image_digest"] is not None and attempt.image_digest is None
+    attempt.image_digest = report["image_digest"] or attempt.image_digest
+    attempt.started_at = report["started_at"] or attempt.started_at
+    if state is AttemptState.ENDED:
+        _take_end(cluster, beat, job, attempt, report, now=now, effects=effects)
+        return
+    if digest_came:
+        effects.jobs.add(job.key)
+    attempt.state = state
+    _take_progress(job, attempt, report, now, effects)
+
+
+def _take_progress(
+    job: Job, attempt: Attempt, report: AttemptReport, now: Now, effects: Effects
+) -> None:
+    target = _STATE_OF.get(attempt.state) if attempt.state else None
+    if target is not None and _RANK[target] > _RANK[job.state]:
+        lifecycle.move(job, target)
+        if target is JobState.RUNNING:
+            job.started_at = job.started_at or attempt.started_at
+        data = {} if target is not JobState.STOPPING else {"reason": report["reason"]}
+        effects.emit(job, _KIND_OF[target], now, message=report["message"], data=data)
+    pull = report["pull"]
+    if pull is None or job.state is not JobState.PREPARING:
+        return
+    if pull["done_bytes"] - attempt.pull_reported >= PULL_STEP_BYTES:
+        attempt.pull_reported = pull["done_bytes"]
+        effects.emit(job, EventKind.PULLING, now, data=dict(pull))
+
+
+def _take_end(
+    cluster: Cluster,
+    beat: Beat,
+    job: Job,
+    attempt: Attempt,
+    report: AttemptReport,
+    *,
+    now: Now,
+    effects: Effects,
+) -> None:
+    try:
+        reason = EndReason(report["reason"] or "")
+    except ValueError:
+        reason = EndReason.RUNTIME_ERROR
+    if attempt.started_at is not None and job.started_at is None:
+        job.started_at = attempt.started_at
+    is_stale = (
+        reason is EndReason.RUNTIME_ERROR
+        and attempt.started_at is None
+        and attempt.generation != beat["generation"]
+    )
+    lifecycle.end_attempt(
+        cluster,
+        job,
+        attempt,
+        reason=reason,
+        exit_code=report["exit_code"],
+        message=report["message"],
+        ended_at=report["ended_at"],
+        now=now,
+        effects=effects,
+        is_stale=is_stale,
+    )

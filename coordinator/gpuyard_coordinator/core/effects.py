@@ -1,0 +1,115 @@
+"""What `apply` wants done, as values in named buckets; the loop commits, then performs them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuyard import subjects
+from gpuyard.errors import RequestError
+from gpuyard.messages import Event, JobDocument, OutMessage
+from gpuyard.model.ids import JobKey
+from gpuyard.model.reasons import EndReason
+from gpuyard.model.states import EventKind, JobState
+from gpuyard_coordinator.core.state import Job, Now
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to whoever holds `ref`: a job's key, or an error."""
+
+    ref: object
+    key: JobKey | None = None
+    error: RequestError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeatOutcome:
+    """How a beat is answered; `needs_wanted` says that the agent's document is older."""
+
+    ref: object
+    node: str
+    status: str
+    message: str | None = None
+    needs_wanted: bool = False
+
+
+@dataclass(slots=True)
+class Effects:
+    """Everything of one turn. `jobs` and `nodes` are stored as they stand when the turn ends."""
+
+    jobs: set[JobKey] = field(default_factory=set)
+    done: dict[JobKey, JobDocument] = field(default_factory=dict)
+    """Records to keep of jobs that are over; where the job lived, its key is deleted too."""
+    deleted: set[JobKey] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    wanted: set[str] = field(default_factory=set)
+    """Nodes whose wanted set changed."""
+    out: list[OutMessage] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    beats: list[BeatOutcome] = field(default_factory=list)
+    ended: list[JobKey] = field(default_factory=list)
+
+    def emit(
+        self,
+        job: Job,
+        kind: EventKind,
+        now: Now,
+        *,
+        message: str | None = None,
+        actor: str | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        """One event of a job, numbered within it; the job is stored with its new count."""
+        job.events += 1
+        self.jobs.add(job.key)
+        last = job.last
+        body: Event = {
+            "v": 1,
+            "seq": job.events,
+            "at": now.at,
+            "tenant": job.tenant,
+            "job": job.id,
+            "attempt": last.number if last else None,
+            "kind": str(kind),
+            "state": str(job.state),
+            "node": last.node if last else None,
+            "reason": job.reason if job.state.is_final else (last.reason if last else None),
+            "message": message,
+            "actor": actor,
+            "data": data or {},
+        }
+        subject = subjects.event(job.tenant, job.id, kind, job.events)
+        self.out.append({"subject": subject, "body": dict(body)})
+
+    def reject(
+        self,
+        tenant: str,
+        id: str,
+        sequence: int | None,
+        faults: list[dict[str, Any]],
+        now: Now,
+        *,
+        actor: str,
+    ) -> None:
+        """The event of a refused submission, numbered by the submission's own sequence.
+
+        One that came as a request is answered instead and leaves no event.
+        """
+        if sequence is None:
+            return
+        body: Event = {
+            "v": 1,
+            "seq": sequence,
+            "at": now.at,
+            "tenant": tenant,
+            "job": id,
+            "attempt": None,
+            "kind": str(EventKind.REJECTED),
+            "state": str(JobState.FAILED),
+            "node": None,
+            "reason": str(EndReason.INVALID),
+            "message": "; ".join(str(fault["message"]) for fault in faults),
+            "actor": actor,
+            "data": {"errors": faults},
+        }
+        subject = subjects.event(tenant, id, EventKind.REJECTED, sequence)
+        self.out.append({"subject": subject, "body": dict(body)})

@@ -1,0 +1,88 @@
+"""What can happen to the yard. `apply` takes these one at a time, in the order they came.
+
+`ref` is a handle of the shell (a message to acknowledge, a request to answer); the core only hands
+it back with the outcome.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuyard.errors import FieldFault
+from gpuyard.messages import Beat, JobDocument
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A well-formed spec. `known` is the kept record of an ended job of that id, if any."""
+
+    tenant: str
+    user: str
+    user_verified: bool
+    id: str
+    spec: dict[str, Any]
+    spec_sha256: str
+    sequence: int | None = None
+    """Of the submission's message; None for one that came as a request."""
+    note: str | None = None
+    """Something that the submitter should hear with the acceptance."""
+    known: JobDocument | None = None
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A submission that no edit of the yard's side could accept; `faults` say why."""
+
+    tenant: str
+    user: str
+    id: str
+    faults: tuple[FieldFault, ...]
+    spec: dict[str, Any]
+    """What could be read of it; {} for garbage."""
+    sequence: int | None = None
+    known: JobDocument | None = None
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    tenant: str
+    id: str
+    actor: str
+    message: str | None = None
+    known: JobDocument | None = None
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBeat:
+    beat: Beat
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A placement of the planner, committed like anything else."""
+
+    tenant: str
+    job: str
+    node: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StillQueued:
+    """The planner could not place a job that has just come; `code` and `message` say why."""
+
+    tenant: str
+    job: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; lateness of beats is judged."""
+
+
+Event = Submitted | Refused | CancelRequested | NodeBeat | Assigned | StillQueued | Tick

@@ -1,0 +1,81 @@
+"""The book of who holds what. Every grant is entered and taken out here and nowhere else."""
+
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.state import (
+    WHOLE_GPU_MILLI,
+    Attempt,
+    AttemptRef,
+    Gpu,
+    Job,
+    Node,
+)
+
+
+def ref(job: Job, attempt: Attempt) -> AttemptRef:
+    return (job.tenant, job.id, attempt.number)
+
+
+def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
+    """Books an attempt's grant, CPUs and memory on its node."""
+    key = ref(job, attempt)
+    node.attempts[key] = (job, attempt)
+    for granted in attempt.gpus:
+        gpu = node.gpus.get(granted["uuid"])
+        if gpu is not None:
+            gpu.grants[key] = granted["milli"]
+            gpu.free_milli -= granted["milli"]
+    node.cpu_milli_used += job.shape.cpu_milli
+    node.memory_mib_used += job.shape.memory_mib
+    wanted_changed(node)
+    cluster.nodes_changed.add(node.name)
+
+
+def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
+    """Takes it out again; an attempt that holds nothing any more is no error."""
+    key = ref(job, attempt)
+    if node.attempts.pop(key, None) is None:
+        return
+    for granted in attempt.gpus:
+        gpu = node.gpus.get(granted["uuid"])
+        if gpu is not None:
+            gpu.free_milli += gpu.grants.pop(key, 0)
+    node.cpu_milli_used -= job.shape.cpu_milli
+    node.memory_mib_used -= job.shape.memory_mib
+    wanted_changed(node)
+    cluster.nodes_changed.add(node.name)
+
+
+def wanted_changed(node: Node) -> None:
+    node.revision += 1
+
+
+def rebuild_gpus(node: Node) -> None:
+    """The node's devices after its inventory changed; grants stay with the UUID they name."""
+    known = {facts["uuid"]: facts for facts in node.facts["gpus"]}
+    samples = {uuid: gpu.sample for uuid, gpu in node.gpus.items()}
+    node.gpus = {
+        uuid: Gpu(facts=facts, sample=samples.get(uuid))
+        for uuid, facts in sorted(known.items(), key=lambda item: item[1]["index"])
+    }
+    for key, (_, attempt) in node.attempts.items():
+        for granted in attempt.gpus:
+            gpu = node.gpus.get(granted["uuid"])
+            if gpu is not None:
+                gpu.grants[key] = granted["milli"]
+                gpu.free_milli -= granted["milli"]
+
+
+def overcommitted(node: Node) -> list[str]:
+    """What is granted twice on a node, in words; empty for a sound book. For checks in tests."""
+    faults = [
+        f"{node.name}/{uuid}: {gpu.free_milli} milli free"
+        for uuid, gpu in node.gpus.items()
+        if not 0 <= gpu.free_milli <= WHOLE_GPU_MILLI
+        or gpu.free_milli + sum(gpu.grants.values()) != WHOLE_GPU_MILLI
+    ]
+    cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
+    if cpus is not None and node.cpu_milli_used > cpus * 1000:
+        faults.append(f"{node.name}: {node.cpu_milli_used} milli-CPU used of {cpus}")
+    if memory is not None and node.memory_mib_used > memory:
+        faults.append(f"{node.name}: {node.memory_mib_used} MiB used of {memory}")
+    return faults

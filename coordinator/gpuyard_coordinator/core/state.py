@@ -1,0 +1,168 @@
+"""The nouns that deciding works on: jobs, attempts, nodes and GPUs with their ledger.
+
+Plain slots dataclasses; what is stored and shown is made from them by `documents` and the views.
+Only `apply` and what it calls may change them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from gpuyard.messages import AttemptUsage, GrantedGpu, StopOrder, Token
+from gpuyard.model.ids import JobKey
+from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
+from gpuyard.model.states import AttemptState, JobState, NodeState, Scheduling
+
+AttemptRef = tuple[str, str, int]
+"""(tenant, job, attempt): the unique key of an attempt."""
+Order = tuple[int, int, str, str]
+"""Place in the queue: larger priority first, then age, then names."""
+
+WHOLE_GPU_MILLI: Final = 1000
+
+
+class Now(NamedTuple):
+    """The time of one turn of the loop: monotonic seconds, and RFC 3339 UTC for records."""
+
+    mono: float
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times of the yard, in seconds (INTERFACES N), and what placement tolerates."""
+
+    beat_s: float = 2.0
+    suspect_s: float = 6.0
+    lost_s: float = 30.0
+    foreign_tolerated_mib: int = 256
+    """Foreign memory up to this on a GPU does not keep jobs off it: a display server's share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What placing a job depends on; jobs of one shape are interchangeable to the placer."""
+
+    gpus: int = 0
+    all_gpus: bool = False
+    gpu_ids: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    node: str | None = None
+    excluded: frozenset[str] = frozenset()
+    """Nodes that failed to start the job before."""
+
+    @property
+    def wants_gpus(self) -> bool:
+        return bool(self.gpus or self.all_gpus or self.gpu_ids)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try of a job on a node; holds its grant until it is proven over."""
+
+    number: int
+    node: str
+    machine_id: str
+    boot_id: str
+    generation: int
+    gpus: list[GrantedGpu]
+    assigned_at: str
+    state: AttemptState | None = None
+    """None until the agent has accepted it."""
+    started_at: str | None = None
+    ended_at: str | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    container_id: str | None = None
+    image_digest: str | None = None
+    next_allowed_because: str | None = None
+    usage: AttemptUsage | None = None
+    log_chunks: int = 0
+    stop: StopOrder | None = None
+    stop_requested_at: str | None = None
+    introduced: tuple[Token, int] = ((0, 0), 0)
+    """(token, revision) of the first wanted document of this leader that holds it."""
+    pull_reported: int = 0
+    """Bytes of the last `pulling` event."""
+
+
+@dataclass(slots=True)
+class Job:
+    tenant: str
+    id: str
+    user: str
+    user_verified: bool
+    spec: dict[str, Any]
+    spec_sha256: str
+    shape: Shape
+    priority: int
+    submitted_at: str
+    submit_seq: int
+    state: JobState = JobState.QUEUED
+    reason: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    queued_at: str = ""
+    started_at: str | None = None
+    ended_at: str | None = None
+    events: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
+    not_charged: int = 0
+
+    @property
+    def key(self) -> JobKey:
+        return (self.tenant, self.id)
+
+    @property
+    def last(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def order(self) -> Order:
+        return (-self.priority, self.submit_seq, self.tenant, self.id)
+
+
+@dataclass(slots=True)
+class Gpu:
+    """One device of a node with its ledger: `free_milli` is 1000 minus the sum of `grants`."""
+
+    facts: GpuFacts
+    sample: GpuSample | None = None
+    free_milli: int = WHOLE_GPU_MILLI
+    grants: dict[AttemptRef, int] = field(default_factory=dict)
+    """milli-GPU by (tenant, job, attempt)."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A host with an agent, and everything that is granted on it."""
+
+    name: str
+    machine_id: str
+    boot_id: str
+    facts: NodeFacts
+    generation: int
+    state: NodeState = NodeState.UNREADY
+    scheduling: Scheduling = Scheduling.OPEN
+    scheduling_reason: str | None = None
+    instance: str = ""
+    started_ns: int = 0
+    seq: int = -1
+    last_beat: float = 0.0
+    """Monotonic receipt of the last accepted beat."""
+    last_beat_at: str | None = None
+    is_proven: bool = False
+    """True once this leader's wanted document is stored on the agent's disk."""
+    is_stopping: bool = False
+    is_adopting: bool = False
+    sample_age_s: float | None = None
+    reasons: list[NodeReason] = field(default_factory=list)
+    rival: str | None = None
+    """Machine id that beats under the same name and was refused."""
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    cpu_milli_used: int = 0
+    memory_mib_used: int = 0
+    revision: int = 0
+    """Grows whenever the wanted set changes; starts afresh with each token."""
+    attempts: dict[AttemptRef, tuple[Job, Attempt]] = field(default_factory=dict)

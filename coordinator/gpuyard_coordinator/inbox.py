@@ -1,0 +1,47 @@
+"""The one queue in front of the loop: whatever arrives waits here for the next turn.
+
+Nothing is dropped: submissions are bounded by the pull loop's window, beats by one per node and
+interval, so the queue is as long as the yard is busy.
+"""
+
+import asyncio
+from collections import deque
+
+
+class Inbox:
+    """Events in order of arrival. `put` may be called from any callback of the same event loop."""
+
+    def __init__(self) -> None:
+        self._events: deque[object] = deque()
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def put(self, event: object) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Let `wait` return once although nothing was put: a timer fired, or a commit ended."""
+        self._wake.set()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Return as soon as there is something to drain, after `wake`, or at the timeout."""
+        if not self._events and not self._wake.is_set():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+        self._wake.clear()
+
+    def drain(self, limit: int | None = None) -> list[object]:
+        """Take the oldest `limit` events, or all. While any are left `wait` returns at once."""
+        count = len(self._events) if limit is None else min(limit, len(self._events))
+        return [self._events.popleft() for _ in range(count)]
+
+    def clear(self) -> None:
+        """Forget everything: a new leader starts from stored state, not from old news."""
+        self._events.clear()
+        self._wake.clear()

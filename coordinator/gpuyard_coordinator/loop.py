@@ -1,0 +1,253 @@
+"""One leadership: events in, one commit a turn, then what was committed is told.
+
+A turn drains the inbox, applies all of it, plans, writes one atomic batch, and only then
+acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is the next turn.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from gpuyard import codec, subjects
+from gpuyard.bus import Bus, Delivery, Message
+from gpuyard.errors import Unavailable
+from gpuyard.messages import BeatReply, JobDocument, OutMessage
+from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.clock import Clock
+from gpuyard_coordinator.core import documents
+from gpuyard_coordinator.core.apply import apply
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
+from gpuyard_coordinator.core.events import CancelRequested, Event, Refused, Submitted, Tick
+from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.state import Now
+from gpuyard_coordinator.inbox import Inbox
+from gpuyard_coordinator.leader import Leadership
+from gpuyard_coordinator.log_ledger import LogLedger
+from gpuyard_coordinator.outbox import Outbox
+from gpuyard_coordinator.store import Store, Write, delete, put
+
+TICK_S: Final = 1.0
+EVENTS_PER_TURN: Final = 500
+WRITES_PER_TURN: Final = 250
+"""Keys that a turn may change before it commits; well below the batch's 400 messages."""
+BYTES_PER_TURN: Final = 4 * 1024 * 1024
+PLACEMENTS_PER_TURN: Final = 100
+OUT_RECORD_BYTES: Final = 256 * 1024
+DONE_KEPT_S: Final = 30 * 86_400
+CANCEL_KEPT_S: Final = 86_400
+"""How long a cancel that came before its job is remembered."""
+
+
+class Asker(Protocol):
+    """Whoever waits for an outcome: a request. Submissions are acknowledged instead."""
+
+    def answer(self, outcome: Outcome) -> None: ...
+
+
+@dataclass(slots=True)
+class Arrival:
+    """An event for the core, with a look-up of its id among ended jobs that still runs."""
+
+    event: Event
+    look_up: "asyncio.Task[JobDocument | None] | None" = None
+
+
+@dataclass(slots=True)
+class Query:
+    """A read: called between commits, when the state is exactly what is committed."""
+
+    run: Callable[[Cluster], None]
+
+
+@dataclass(slots=True)
+class Leader:
+    """Everything of one leadership. Ends by an exception or when the lease is lost."""
+
+    bus: Bus
+    leadership: Leadership
+    store: Store
+    outbox: Outbox
+    inbox: Inbox
+    cluster: Cluster
+    planner: Planner
+    clock: Clock
+    log: FilteringBoundLogger
+    next_out: int
+    logs: LogLedger
+    ended: Callable[[JobKey, int], None] = lambda key, attempts: None
+    """Told of every job that is over, and of its number of attempts, after the commit."""
+    commits: int = 0
+
+    async def run(self) -> None:
+        """Turns until the lease is lost; raises Fenced when a commit shows that it was."""
+        await self._announce()
+        next_tick = self.clock.monotonic()
+        while not self.leadership.lost.is_set():
+            wait_s = max(0.0, next_tick - self.clock.monotonic())
+            await self.inbox.wait(wait_s)
+            is_tick = self.clock.monotonic() >= next_tick
+            if is_tick:
+                self.inbox.put(Arrival(Tick()))
+                next_tick = self.clock.monotonic() + TICK_S
+            await self.turn()
+            if is_tick and not len(self.inbox):
+                await self._tidy()
+
+    async def turn(self) -> None:
+        """(1) apply, (2) plan, (3) commit, (4) tell."""
+        now = self.clock.now()
+        effects, deliveries, queries = Effects(), list[Delivery](), list[Query]()
+        await self._apply_arrivals(now, effects, deliveries, queries)
+        self._plan(now, effects)
+        writes = self._writes(effects)
+        if writes:
+            await self.store.commit(writes)
+            self.commits += 1
+        self._publish_outbox(effects)
+        for name in effects.wanted:
+            await self._push_wanted(name)
+        for delivery in deliveries:
+            delivery.ack()
+        for outcome in effects.outcomes:
+            self._answer(outcome)
+        for key in effects.ended:
+            self.ended(key, len(effects.done[key]["attempts"]))
+        for beat in effects.beats:
+            await self._reply_to_beat(beat, effects)
+        for query in queries:
+            query.run(self.cluster)
+
+    async def _apply_arrivals(
+        self, now: Now, effects: Effects, deliveries: list[Delivery], queries: list[Query]
+    ) -> None:
+        for _ in range(min(EVENTS_PER_TURN, len(self.inbox))):
+            if _size(effects) >= WRITES_PER_TURN:
+                self.inbox.wake()
+                return
+            (item,) = self.inbox.drain(1)
+            if isinstance(item, Query):
+                queries.append(item)
+            elif isinstance(item, Arrival):
+                event = await _with_known(item)
+                ref = getattr(event, "ref", None)
+                if isinstance(ref, Delivery):
+                    deliveries.append(ref)
+                apply(self.cluster, event, now, effects)
+
+    def _plan(self, now: Now, effects: Effects) -> None:
+        new = [key for key in effects.jobs if key in self.cluster.jobs]
+        room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - _size(effects)))
+        plan = self.planner.plan(room)
+        for placement in plan.placements:
+            apply(self.cluster, placement, now, effects)
+        if plan.is_partial:
+            self.inbox.wake()
+            return
+        for waiting in self.planner.explain_new(new, now):
+            apply(self.cluster, waiting, now, effects)
+
+    def _writes(self, effects: Effects) -> list[Write]:
+        cluster = self.cluster
+        writes = [
+            put(subjects.job_key(*key), dict(documents.job_document(cluster.jobs[key])))
+            for key in sorted(effects.jobs)
+            if key in cluster.jobs
+        ]
+        writes += [delete(subjects.job_key(*key)) for key in sorted(effects.deleted)]
+        for key, document in effects.done.items():
+            is_early_cancel = not document["spec_sha256"] and document["reason"] == "cancelled"
+            ttl_s = CANCEL_KEPT_S if is_early_cancel else DONE_KEPT_S
+            writes.append(put(subjects.done_key(*key), dict(document), ttl_s=ttl_s))
+        for name in sorted(effects.nodes):
+            node = documents.node_document(cluster.nodes[name])
+            writes.append(put(subjects.node_key(name), dict(node)))
+        records = list(_records(effects.out))
+        for n, record in enumerate(records, self.next_out):
+            writes.append(put(subjects.out_key(n), {"v": 1, "messages": record}))
+        if writes:
+            writes += [delete(subjects.out_key(n)) for n in self.outbox.take_acknowledged()[:50]]
+        return writes
+
+    def _publish_outbox(self, effects: Effects) -> None:
+        for record in _records(effects.out):
+            self.outbox.push(self.next_out, {"v": 1, "messages": record})
+            self.next_out += 1
+
+    async def _push_wanted(self, name: str) -> None:
+        """A push is for latency alone: one that is lost is repaired by the next beat's reply."""
+        node = self.cluster.nodes[name]
+        body = codec.encode(documents.wanted_document(self.cluster, node))
+        try:
+            await self.bus.agents.publish(subjects.wanted(name), body)
+        except Unavailable:
+            self.log.debug("push not sent", node=name)
+
+    def _answer(self, outcome: Outcome) -> None:
+        ref = outcome.ref
+        if ref is not None and not isinstance(ref, Delivery):
+            ref.answer(outcome)  # type: ignore[attr-defined]  # every other ref is an Asker
+
+    async def _reply_to_beat(self, outcome: BeatOutcome, effects: Effects) -> None:
+        if not isinstance(outcome.ref, Message) or not self._may_answer_beats():
+            return
+        node = self.cluster.nodes[outcome.node]
+        is_wanted = outcome.needs_wanted and outcome.node not in effects.wanted
+        reply: BeatReply = {
+            "v": 1,
+            "yard": self.cluster.yard,
+            "token": list(self.cluster.token),
+            "lease_s": self.cluster.settings.lost_s,
+            "status": "ok" if outcome.status == "ok" else "duplicate_name",
+            "message": outcome.message,
+            "wanted": documents.wanted_document(self.cluster, node) if is_wanted else None,
+            "log_chunks": self.logs.stored(node),
+        }
+        try:
+            await self.bus.agents.respond(
+                outcome.ref, reply, caller_prefix=subjects.agent_inbox(outcome.node)
+            )
+        except Unavailable:
+            self.log.debug("beat not answered", node=outcome.node)
+
+    def _may_answer_beats(self) -> bool:
+        """An answer renews a node's lease, so it needs a lease of our own."""
+        return self.leadership.is_valid(self.clock.monotonic())
+
+    async def _announce(self) -> None:
+        """Shows every known node its document under the new token, so that it beats at once."""
+        for name in list(self.cluster.nodes):
+            await self._push_wanted(name)
+
+    async def _tidy(self) -> None:
+        """Deletes relayed records by a commit of their own where no other commit took them."""
+        if self.outbox.pending == 0 and (numbers := self.outbox.take_acknowledged()):
+            await self.store.commit([delete(subjects.out_key(n)) for n in numbers[:300]])
+            self.outbox.give_back(numbers[300:])
+
+
+def _size(effects: Effects) -> int:
+    return len(effects.jobs) + 2 * len(effects.done) + len(effects.nodes)
+
+
+async def _with_known(arrival: Arrival) -> Event:
+    event = arrival.event
+    if arrival.look_up is not None and isinstance(event, Submitted | Refused | CancelRequested):
+        return replace(event, known=await arrival.look_up)
+    return event
+
+
+def _records(out: list[OutMessage]) -> list[list[OutMessage]]:
+    """The turn's messages, in order, in records that each stay below the message limit."""
+    records: list[list[OutMessage]] = []
+    size = OUT_RECORD_BYTES
+    for message in out:
+        size += 300 + len(str(message["body"]["data"])) + len(message["body"]["message"] or "")
+        if size >= OUT_RECORD_BYTES:
+            records.append([])
+            size = 0
+        records[-1].append(message)
+    return records

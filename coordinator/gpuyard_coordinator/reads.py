@@ -1,0 +1,198 @@
+"""What a reader is shown of the committed state: jobs, nodes and the yard, as views."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gpuyard.errors import RequestError, UnknownThing
+from gpuyard.messages import JobDocument
+from gpuyard.model.ids import JobKey
+from gpuyard.model.states import GpuHealth, JobState
+from gpuyard.model.verdicts import Verdict
+from gpuyard.views import GrantView, JobView, NodeView, gpu_view, job_view, node_view
+from gpuyard_coordinator.core import documents, filters
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.explain import explain
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Shape
+
+MAX_PAGE: Final = 1000
+PREFIX_LENGTH: Final = 4
+
+
+def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
+    """The live or lately ended job that an id, a unique prefix or a unique name means.
+
+    None where none is known here; raises RequestError where several are meant.
+    """
+    exact = (tenant, text)
+    if exact in cluster.jobs or exact in cluster.recently_done:
+        return exact
+    found = {
+        key
+        for key, job in cluster.jobs.items()
+        if key[0] == tenant and (job.spec.get("name") == text or _is_prefix(text, key[1]))
+    }
+    found |= {key for key in cluster.recently_done if key[0] == tenant and _is_prefix(text, key[1])}
+    if len(found) > 1:
+        several = ", ".join(sorted(key[1] for key in found)[:5])
+        raise RequestError(f"{text} may mean {several}", hint="write more of the id", field="id")
+    return found.pop() if found else None
+
+
+def _is_prefix(text: str, id: str) -> bool:
+    return len(text) >= PREFIX_LENGTH and id.startswith(text)
+
+
+def live_job(cluster: Cluster, job: Job, words: "Explainer") -> JobView:
+    """A job that is not over, with its place in the queue and its verdict."""
+    attempt = job.last
+    node = cluster.nodes.get(attempt.node) if attempt else None
+    index = {uuid: gpu.facts["index"] for uuid, gpu in node.gpus.items()} if node else {}
+    is_queued = job.state is JobState.QUEUED
+    return job_view(
+        documents.job_document(job),
+        node_state=str(node.state) if node else None,
+        runtime=node.facts["runtime"] if node else None,
+        gpu_index=index,
+        queue_position=cluster.queue.position(job) if is_queued else None,
+        verdict=words.verdict(job) if is_queued else None,
+    )
+
+
+def ended_job(document: JobDocument) -> JobView:
+    return job_view(document)
+
+
+class Explainer:
+    """Verdicts for one answer; jobs of one shape are explained once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._words: dict[Shape, tuple[str, str]] = {}
+
+    def verdict(self, job: Job) -> Verdict:
+        if job.shape not in self._words:
+            code, message = explain(self._cluster, job.shape)
+            self._words[job.shape] = (str(code), message)
+        code_text, message = self._words[job.shape]
+        return {"code": code_text, "message": message, "since": job.queued_at}
+
+
+def live_page(
+    cluster: Cluster,
+    tenant: str | None,
+    keep: Callable[[Mapping[str, Any]], bool],
+    after: int,
+    limit: int,
+) -> tuple[list[JobView], str | None]:
+    """Up to `limit` unfinished jobs accepted after `after` (a submit_seq), oldest first, and the
+    cursor of the next page."""
+    words = Explainer(cluster)
+    jobs = sorted(
+        (
+            job
+            for job in cluster.jobs.values()
+            if job.submit_seq > after and (tenant is None or job.tenant == tenant)
+        ),
+        key=lambda job: job.submit_seq,
+    )
+    views: list[JobView] = []
+    for index, job in enumerate(jobs):
+        view = live_job(cluster, job, words)
+        if keep(view):
+            views.append(view)
+        if len(views) == limit and index + 1 < len(jobs):
+            return views, f"live:{job.submit_seq}"
+    return views, None
+
+
+def matcher(arguments: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+    """A filter over views from the arguments of `jobs`: state, user, node, name, since."""
+    states = set(arguments.get("state") or ())
+    if unknown := states - {str(state) for state in JobState}:
+        raise RequestError(f"no such state: {', '.join(sorted(unknown))}", field="state")
+    exact = {key: arguments[key] for key in ("user", "node", "name") if arguments.get(key)}
+    since = arguments.get("since")
+
+    def keep(view: Mapping[str, Any]) -> bool:
+        if states and view["state"] not in states:
+            return False
+        if since and view["submitted_at"] < since:
+            return False
+        return all(view[key] == value for key, value in exact.items())
+
+    return keep
+
+
+def show_node(cluster: Cluster, node: Node) -> NodeView:
+    cpus, memory = filters.cpu_milli_free(node), filters.memory_mib_free(node)
+    gpus = []
+    for gpu in node.gpus.values():
+        grants: list[GrantView] = [
+            {"tenant": tenant, "job": job, "attempt": attempt, "milli": milli}
+            for (tenant, job, attempt), milli in gpu.grants.items()
+        ]
+        gpus.append(gpu_view(gpu.facts, gpu.sample, free_milli=gpu.free_milli, grants=grants))
+    return node_view(
+        name=node.name,
+        state=str(node.state),
+        scheduling=str(node.scheduling),
+        reasons=[*node.reasons, *_own_reasons(node)],
+        facts=node.facts,
+        boot_id=node.boot_id,
+        generation=node.generation,
+        cpus_free=None if cpus is None else cpus / 1000,
+        memory_free_mib=memory,
+        last_beat_at=node.last_beat_at,
+        jobs=[f"{job.id}" for job, _ in node.attempts.values()],
+        gpus=gpus,
+    )
+
+
+def _own_reasons(node: Node) -> list[Any]:
+    """What the coordinator knows of a node and its agent does not say."""
+    reasons = []
+    if node.rival is not None:
+        text = f"machine {node.rival} beats under this name too and is refused"
+        reasons.append(("duplicate_name", text))
+    if node.is_adopting:
+        reasons.append(("adopting", "its agent waits to be told which attempts go on"))
+    return [
+        {"code": code, "message": message, "gpu": None, "since": node.last_beat_at}
+        for code, message in reasons
+    ]
+
+
+def find_node(cluster: Cluster, name: Any) -> Node:
+    node = cluster.nodes.get(name) if isinstance(name, str) else None
+    if node is None:
+        raise UnknownThing(f"no node {name}", code="unknown_node", field="name")
+    return node
+
+
+def gpu_totals(cluster: Cluster) -> dict[str, int]:
+    """GPUs of the yard by what they are now: total, free, used, foreign, ill."""
+    totals = Counter({"total": 0, "free": 0, "used": 0, "foreign": 0, "ill": 0})
+    for node in cluster.nodes.values():
+        free = (
+            set(filters.free_gpus(node, cluster.settings)) if not filters.node_block(node) else ()
+        )
+        for uuid, gpu in node.gpus.items():
+            totals["total"] += 1
+            if gpu.free_milli < WHOLE_GPU_MILLI:
+                totals["used"] += 1
+            elif uuid in free:
+                totals["free"] += 1
+            elif gpu.sample and gpu.sample["health"]["state"] == GpuHealth.HEALTHY:
+                totals["foreign"] += bool(gpu.sample["foreign"])
+            else:
+                totals["ill"] += 1
+    return dict(totals)
+
+
+def queue_by_reason(cluster: Cluster) -> dict[str, int]:
+    """Waiting jobs by verdict code."""
+    counts: Counter[str] = Counter()
+    for shape, orders in cluster.queue.by_shape.items():
+        counts[str(explain(cluster, shape)[0])] += len(orders)
+    return dict(counts)

@@ -1,0 +1,366 @@
+"""The request/reply side: `gpuyard.api.<tenant>.<user>.<operation>` (INTERFACES table F).
+
+Reads of live state run between commits; what is kept of ended jobs is read from the bus. A reply
+goes only to the caller's own inbox.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, cast
+
+from structlog.typing import FilteringBoundLogger
+
+from gpuyard import __version__, codec, subjects
+from gpuyard.bus import Bus, Message, Subscription
+from gpuyard.errors import GpuyardError, InvalidJob, RequestError, Unavailable, UnknownThing
+from gpuyard.messages import ErrorReply, Event, JobDocument
+from gpuyard.model import ids
+from gpuyard.model.ids import JobKey
+from gpuyard.model.states import FINAL_STATES
+from gpuyard.views import JobView, job_detail
+from gpuyard_coordinator import reads
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.documents import job_document
+from gpuyard_coordinator.core.effects import Outcome
+from gpuyard_coordinator.core.events import CancelRequested
+from gpuyard_coordinator.loop import Arrival, Leader, Query
+from gpuyard_coordinator.store import Store
+from gpuyard_coordinator.submissions import Submission, read_submission
+
+MAX_WAIT_S: Final = 30.0
+DONE_PAGES_SEARCHED: Final = 20
+LOG_PAGE_BYTES: Final = 768 * 1024
+"""A reply must stay below the bus's message limit of 1 MiB."""
+T = TypeVar("T")
+Body = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Call:
+    """One request: who asks, what, and the future of its outcome where it changes something."""
+
+    message: Message
+    tenant: str
+    user: str
+    operation: str
+    arguments: Body
+    outcome: "asyncio.Future[Outcome] | None" = None
+
+    @property
+    def inbox(self) -> str:
+        return subjects.tenant_inbox(self.tenant, self.user)
+
+    def answer(self, outcome: Outcome) -> None:
+        if self.outcome is not None and not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+    def text(self, name: str) -> str:
+        value = self.arguments.get(name)
+        if not isinstance(value, str) or not value:
+            raise RequestError(f"{name} is required and must be a text", field=name)
+        return value
+
+    def number(self, name: str, *, default: int, most: int) -> int:
+        value = self.arguments.get(name)
+        if value is None:
+            return default
+        if type(value) is not int or not 1 <= value <= most:
+            raise RequestError(f"{name} must be a number from 1 to {most}", field=name)
+        return value
+
+    def tenant_asked(self) -> str:
+        """The tenant a job is looked for in: the caller's own, or for operators the one named."""
+        if self.tenant != subjects.OPERATOR_TENANT:
+            return self.tenant
+        return str(self.arguments.get("tenant") or "default")
+
+
+@dataclass(slots=True)
+class Services:
+    bus: Bus
+    leader: Leader
+    store: Store
+    log: FilteringBoundLogger
+    _subscription: Subscription | None = None
+    _waiting: dict[JobKey, list["asyncio.Future[None]"]] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        self._subscription = await self.bus.tenants.serve(
+            subjects.API_ALL, self._serve, queue=subjects.API_QUEUE
+        )
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.close()
+
+    def job_ended(self, key: JobKey) -> None:
+        """Wakes whoever waits for this job."""
+        for future in self._waiting.pop(key, []):
+            if not future.done():
+                future.set_result(None)
+
+    async def _serve(self, message: Message) -> None:
+        try:
+            tenant, user, operation = subjects.parse_api(message.subject)
+        except ValueError:
+            return
+        call = Call(message, tenant, user, operation, {})
+        try:
+            call.arguments = codec.decode(message.data, headers=message.headers) or {}
+            handler = self._handlers().get(operation)
+            if handler is None:
+                raise RequestError(f"no operation {operation}", field="operation")
+            body = await handler(call)
+            headers = {"Gpuyard-Kind": f"{operation}.ok"}
+        except (RequestError, GpuyardError) as error:
+            body, headers = error_reply(error)
+        await self.bus.tenants.respond(message, body, caller_prefix=call.inbox, headers=headers)
+
+    def _handlers(self) -> Mapping[str, Callable[[Call], Awaitable[Body]]]:
+        return {
+            "submit": self._submit,
+            "jobs": self._jobs,
+            "job": self._job,
+            "logs": self._logs,
+            "wait": self._wait,
+            "cancel": self._cancel,
+            "nodes": self._nodes,
+            "node": self._node,
+            "status": self._status,
+            "version": self._version,
+        }
+
+    async def _read(self, read: Callable[[Cluster], T]) -> T:
+        """The answer of `read` from the state between two commits."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def run(cluster: Cluster) -> None:
+            try:
+                answer = read(cluster)
+            except GpuyardError as error:
+                future.set_exception(error)
+            else:
+                future.set_result(answer)
+
+        self.leader.inbox.put(Query(run))
+        return await future
+
+    async def _change(self, call: Call, arrival: Arrival) -> JobKey:
+        """Applies an event and waits for its commit; raises what the core answered."""
+        call.outcome = asyncio.get_running_loop().create_future()
+        self.leader.inbox.put(arrival)
+        outcome = await call.outcome
+        if outcome.error is not None:
+            raise outcome.error
+        if outcome.key is None:
+            raise RequestError("the yard gave no answer to that")
+        return outcome.key
+
+    async def _submit(self, call: Call) -> Body:
+        if call.tenant == subjects.OPERATOR_TENANT:
+            raise RequestError("submit as a tenant, not as an operator", field="tenant")
+        event = read_submission(
+            tenant=call.tenant,
+            user=call.user,
+            data=call.message.data,
+            headers=call.message.headers,
+            assigned_id=ids.job_id_from_bytes(os.urandom(10)),
+            ref=call,
+        )
+        key = await self._change(call, self.arrival(event))
+        return {"v": 1, "job": (await self._find(*key))[0]}
+
+    def arrival(self, event: Submission) -> Arrival:
+        """An event whose id is looked up among ended jobs while it waits for its turn; an id that
+        was just given away stands for none."""
+        if ids.is_assigned_id(event.id) and not isinstance(event, CancelRequested):
+            return Arrival(event)
+        return Arrival(event, asyncio.create_task(self.store.get_done(event.tenant, event.id)))
+
+    async def _cancel(self, call: Call) -> Body:
+        tenant, text = call.tenant_asked(), call.text("id")
+        _, document = await self._find(tenant, text)
+        reason = call.arguments.get("reason")
+        event = CancelRequested(
+            tenant=tenant,
+            id=document["id"],
+            actor=call.user,
+            message=reason if isinstance(reason, str) else None,
+            ref=call,
+        )
+        key = await self._change(call, self.arrival(event))
+        return {"v": 1, "job": (await self._find(*key))[0]}
+
+    async def _job(self, call: Call) -> Body:
+        view, document = await self._find(call.tenant_asked(), call.text("id"))
+        events = await self._events(document)
+        return {"v": 1, "job": job_detail(view, document, events)}
+
+    async def _events(self, document: JobDocument) -> list[Event]:
+        subject = subjects.events_of(document["tenant"], document["id"])
+        page = await self.bus.jetstream.read_page(
+            subjects.EVENTS_STREAM, subject=subject, limit=1000
+        )
+        found = [cast(Event, codec.decode(m.data, headers=m.headers)) for m in page.messages]
+        return sorted(found, key=lambda event: event["at"])
+
+    async def _find(self, tenant: str, text: str) -> tuple[JobView, JobDocument]:
+        """A job by id, unique prefix or unique active name, live or kept."""
+
+        def read(cluster: Cluster) -> tuple[JobView, JobDocument] | None:
+            key = reads.resolve(cluster, tenant, text)
+            if key is None:
+                return None
+            job = cluster.jobs.get(key)
+            if job is None:
+                document = cluster.recently_done[key]
+                return reads.ended_job(document), document
+            view = reads.live_job(cluster, job, reads.Explainer(cluster))
+            return view, job_document(job)
+
+        found = await self._read(read)
+        if found is not None:
+            return found
+        document = await self._find_done(tenant, text)
+        return reads.ended_job(document), document
+
+    async def _find_done(self, tenant: str, text: str) -> JobDocument:
+        if ids.is_job_id(text) or ids.is_assigned_id(text):
+            document = await self.store.get_done(tenant, text)
+            if document is not None:
+                return document
+        cursor: int | None = 0
+        for _ in range(DONE_PAGES_SEARCHED if len(text) >= reads.PREFIX_LENGTH else 0):
+            page, cursor = await self.store.list_done(tenant, cursor=cursor or 0)
+            found = [kept for kept in page if kept["id"].startswith(text)]
+            if len(found) == 1:
+                return found[0]
+            if found or cursor is None:
+                break
+        raise UnknownThing(f"no job {text} in tenant {tenant}", field="id")
+
+    async def _jobs(self, call: Call) -> Body:
+        """Unfinished jobs in order of acceptance, then, with `all`, the kept ones by their end."""
+        arguments = call.arguments
+        limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
+        keep = reads.matcher(arguments)
+        is_operator = call.tenant == subjects.OPERATOR_TENANT
+        everyone = is_operator and arguments.get("tenants") == "all"
+        tenant = None if everyone else call.tenant_asked()
+        kind, _, place = str(arguments.get("cursor") or "live:0").partition(":")
+        position = int(place) if place.isdigit() else 0
+        if kind == "live":
+            items, following = await self._read(
+                lambda cluster: reads.live_page(cluster, tenant, keep, position, limit)
+            )
+            if following is None and _wants_ended(arguments):
+                following = "done:0"
+            return {"v": 1, "items": items, "next": following}
+        documents, cursor = await self.store.list_done(tenant, cursor=position, limit=limit)
+        views = [view for document in documents if keep(view := reads.ended_job(document))]
+        return {"v": 1, "items": views, "next": None if cursor is None else f"done:{cursor}"}
+
+    async def _wait(self, call: Call) -> Body:
+        timeout_s = min(float(call.arguments.get("timeout_s") or MAX_WAIT_S), MAX_WAIT_S)
+        view, document = await self._find(call.tenant_asked(), call.text("id"))
+        if view["ended_at"] is None:
+            key = (document["tenant"], document["id"])
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(key, []).append(future)
+            await asyncio.wait({future}, timeout=timeout_s)
+            view, _ = await self._find(*key)
+        return {"v": 1, "job": view}
+
+    async def _logs(self, call: Call) -> Body:
+        """Stored chunks of one attempt, oldest first, from the node that ran it alone."""
+        view, document = await self._find(call.tenant_asked(), call.text("id"))
+        asked = call.arguments.get("attempt") or view["attempt"]
+        attempt = next((a for a in document["attempts"] if a["attempt"] == asked), None)
+        if attempt is None:
+            body: Body = {"v": 1, "attempt": None, "node": None, "items": [], "next": None}
+            return body | {"complete": view["ended_at"] is not None}
+        place = str(call.arguments.get("cursor") or "1")
+        page = await self.bus.jetstream.read_page(
+            subjects.LOGS_STREAM,
+            subject=subjects.logs(
+                document["tenant"], document["id"], attempt["attempt"], attempt["node"]
+            ),
+            from_sequence=int(place) if place.isdigit() else 1,
+            limit=call.number("limit", default=256, most=reads.MAX_PAGE),
+            max_bytes=LOG_PAGE_BYTES,
+        )
+        items = [codec.decode(stored.data, headers=stored.headers) for stored in page.messages]
+        following = page.messages[-1].sequence + 1 if page.messages else None
+        return {
+            "v": 1,
+            "attempt": attempt["attempt"],
+            "node": attempt["node"],
+            "items": items,
+            "next": None if following is None else str(following),
+            "complete": any(item["end"] for item in items),
+        }
+
+    async def _nodes(self, call: Call) -> Body:
+        limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
+        after = str(call.arguments.get("cursor") or "")
+
+        def read(cluster: Cluster) -> Body:
+            names = sorted(name for name in cluster.nodes if name > after)
+            items = [reads.show_node(cluster, cluster.nodes[name]) for name in names[:limit]]
+            return {"v": 1, "items": items, "next": names[limit - 1] if names[limit:] else None}
+
+        return await self._read(read)
+
+    async def _node(self, call: Call) -> Body:
+        name = call.text("name")
+
+        def read(cluster: Cluster) -> Body:
+            return {"v": 1, "node": reads.show_node(cluster, reads.find_node(cluster, name))}
+
+        return await self._read(read)
+
+    async def _status(self, call: Call) -> Body:
+        leader = self.leader
+
+        def read(cluster: Cluster) -> Body:
+            states = Counter(str(node.state) for node in cluster.nodes.values())
+            return {
+                "v": 1,
+                "yard": cluster.yard,
+                "leader": {"token": list(cluster.token), "commits": leader.commits},
+                "bus": {"url": self.bus.url, "version": self.bus.server_version},
+                "nodes": dict(states),
+                "gpus": reads.gpu_totals(cluster),
+                "queue": reads.queue_by_reason(cluster),
+                "healthy": set(states) <= {"ready"},
+            }
+
+        return await self._read(read)
+
+    async def _version(self, call: Call) -> Body:
+        return {"v": 1, "version": __version__, "yard": self.leader.cluster.yard}
+
+
+def _wants_ended(arguments: Mapping[str, Any]) -> bool:
+    asked = set(arguments.get("state") or ())
+    return bool(arguments.get("all")) or bool(asked & {str(state) for state in FINAL_STATES})
+
+
+def error_reply(error: GpuyardError) -> tuple[Body, dict[str, str]]:
+    """The body and headers of a refused request; nothing of our own insides crosses the wire."""
+    code = error.code if isinstance(error, RequestError | Unavailable) else "invalid"
+    body: ErrorReply = {
+        "v": 1,
+        "error": {
+            "code": code,
+            "message": str(error),
+            "field": error.field if isinstance(error, RequestError) else None,
+            "hint": error.hint if isinstance(error, RequestError) else None,
+        },
+    }
+    if isinstance(error, InvalidJob):
+        body["error"]["errors"] = [fault.as_dict() for fault in error.faults]
+    return dict(body), {"Nats-Service-Error-Code": code, "Nats-Service-Error": str(error)[:200]}

@@ -1,0 +1,192 @@
+"""The first connect: what to dial, with which secret, and one clear line when it fails."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import nats.errors
+from nats.aio.client import Client
+
+from gpuyard.errors import BusTooOld, LocalProtocolError, Unavailable
+
+MINIMUM_VERSION: Final = (2, 12)
+"""Message TTLs and atomic batches came with it."""
+CONNECT_TIMEOUT_S: Final = 2
+RECONNECT_WAIT_S: Final = 0.5
+PING_EVERY_S: Final = 5
+
+
+class _Client(Client):
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """The library's own takes most of the time of reading stored messages, since it looks at
+        every character of every name; what the server sends needs no such look."""
+        headers: dict[str, str] = {}
+        for line in raw.decode("utf-8", "replace").split("\r\n"):
+            name, separator, value = line.partition(":")
+            if separator:
+                headers[name.strip()] = value.strip()
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect and as whom. `shown` is the URL without its secret."""
+
+    url: str
+    name: str
+    inbox_prefix: str
+    credentials: Path | None = None
+    ca: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        return redact(self.url)
+
+
+def redact(url: str) -> str:
+    """The URL, or several with commas between, with everything before an `@` replaced."""
+    return re.sub(r"(?<=://)[^/@,]*@", "***@", url)
+
+
+async def dial(
+    target: Target,
+    *,
+    timeout_s: float,
+    on_error: Callable[[Exception], None],
+    on_disconnect: Callable[[], None],
+    on_reconnect: Callable[[], None],
+) -> Client:
+    """A connected client, or `Unavailable` with the reason; the callbacks go on after that."""
+    client = _Client()
+    last: list[Exception] = []
+    refused = asyncio.Event()
+
+    async def note(fault: Exception) -> None:
+        last[:] = [fault]
+        on_error(fault)
+        if _is_refusal(fault):
+            refused.set()
+
+    async def disconnected() -> None:
+        on_disconnect()
+
+    async def reconnected() -> None:
+        on_reconnect()
+
+    options = _options(target) | {
+        "error_cb": note,
+        "disconnected_cb": disconnected,
+        "reconnected_cb": reconnected,
+    }
+    connecting = asyncio.ensure_future(client.connect(**options))
+    giving_up = asyncio.ensure_future(refused.wait())
+    try:
+        await asyncio.wait(
+            {connecting, giving_up}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not connecting.done():
+            raise Unavailable(_why(target, last)) from (last[0] if last else None)
+        _raise_fault(target, connecting)
+        _check_version(target, client)
+    except BaseException:
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+        await _drop(client)
+        raise
+    finally:
+        giving_up.cancel()
+    return client
+
+
+def _options(target: Target) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "servers": target.url.split(","),
+        "name": target.name,
+        "inbox_prefix": target.inbox_prefix,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": RECONNECT_WAIT_S,
+        "ping_interval": PING_EVERY_S,
+        "max_outstanding_pings": 2,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        # Nothing is kept for later while the connection is down: a late publish is a wrong one.
+        "pending_size": 0,
+        # Names were checked where they came in, and the check costs a third of a publish.
+        "skip_subject_validation": True,
+    }
+    if target.ca is not None:
+        options["tls"] = _tls(target.ca)
+    if target.credentials is not None:
+        options |= _secret(target.credentials)
+    return options
+
+
+def _tls(ca: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as fault:
+        raise Unavailable(f"the CA file {ca} cannot be used: {fault}") from fault
+
+
+def _secret(path: Path) -> dict[str, Any]:
+    """A file with an nkey seed, or a `.creds` file with a JWT and a seed."""
+    try:
+        text = path.read_text()
+    except OSError as fault:
+        raise Unavailable(f"the credentials file {path} cannot be read: {fault}") from fault
+    if "BEGIN NATS USER JWT" in text:
+        return {"user_credentials": str(path)}
+    return {"nkeys_seed_str": text.strip()}
+
+
+def _raise_fault(target: Target, connecting: "asyncio.Future[None]") -> None:
+    fault = connecting.exception()
+    if fault is None:
+        return
+    if isinstance(fault, ModuleNotFoundError):
+        raise LocalProtocolError(
+            "credentials need the package nkeys: pip install 'nats-py[nkeys]'"
+        ) from fault
+    raise Unavailable(f"cannot connect to {target.shown}: {_line(fault)}") from fault
+
+
+def _check_version(target: Target, client: Client) -> None:
+    version = client.connected_server_version
+    if (version.major, version.minor) < MINIMUM_VERSION:
+        needed = ".".join(str(part) for part in MINIMUM_VERSION)
+        raise BusTooOld(
+            f"{target.shown} runs nats-server {version.major}.{version.minor}.{version.patch}, "
+            f"and gpuyard needs {needed} or newer"
+        )
+
+
+def _is_refusal(fault: Exception) -> bool:
+    text = str(fault).lower()
+    return "authorization" in text or "authentication" in text or "certificate" in text
+
+
+def _why(target: Target, last: list[Exception]) -> str:
+    if not last:
+        return f"{target.shown} does not answer"
+    if "certificate" in str(last[0]):
+        return f"{target.shown} has a certificate that is not trusted: {_line(last[0])}"
+    if _is_refusal(last[0]):
+        return f"{target.shown} refused the credentials: {_line(last[0])}"
+    return f"cannot reach {target.shown}: {_line(last[0])}"
+
+
+def _line(fault: BaseException) -> str:
+    text = " ".join(str(fault).split()).strip("'")
+    return text.removeprefix("nats: ") or type(fault).__name__
+
+
+async def _drop(client: Client) -> None:
+    try:
+        await asyncio.wait_for(client.close(), 1.0)
+    except (TimeoutError, OSError, AssertionError, nats.errors.Error):
+        # A client that never connected may not be able to close either.
+        return

@@ -1,0 +1,170 @@
+"""Core messaging as one role sees it: publish, subscribe, serve, request, respond."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+
+from gpuyard import codec
+from gpuyard.bus.link import Link, Subscription
+from gpuyard.bus.refusals import NoResponders
+from gpuyard.errors import Unavailable
+
+Body = Mapping[str, Any] | bytes
+NO_HEADERS: Final[Mapping[str, str]] = {}
+log = logging.getLogger(__name__)
+
+
+class Message:
+    """A message as it arrived. `reply` is what its sender says, and is proven by nothing."""
+
+    __slots__ = ("data", "headers", "reply", "subject")
+
+    def __init__(
+        self, *, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None
+    ) -> None:
+        self.subject = subject
+        self.data = data
+        self.reply = reply
+        self.headers = headers or NO_HEADERS
+
+    def body(self) -> dict[str, Any]:
+        """The decoded body; raises RemoteProtocolError."""
+        return codec.decode(self.data, headers=self.headers)
+
+
+class Handle:
+    """One of the roles of a connection: the yard itself, its tenants' side, its agents' side."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._serving: set[asyncio.Task[None]] = set()
+        self.replies_dropped = 0
+        """Answers not sent because the reply subject was not the caller's own."""
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link.is_connected
+
+    async def publish(
+        self,
+        subject: str,
+        body: Body,
+        *,
+        reply: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send at most once; raises `Unavailable` while the connection is down."""
+        await self._link.publish(subject, _bytes(body), reply=reply, headers=headers)
+
+    async def subscribe(
+        self, subject: str, callback: Callable[[Message], None], *, queue: str = ""
+    ) -> Subscription:
+        """Call `callback` for every message, in order. It must not block: what takes time goes
+        through `serve` or a queue of the caller's."""
+
+        def receive(message: Msg) -> None:
+            callback(_message(message))
+
+        return await self._link.subscribe(subject, receive, queue=queue)
+
+    async def serve(
+        self,
+        subject: str,
+        handler: Callable[[Message], Awaitable[None]],
+        *,
+        queue: str = "",
+        concurrency: int = 64,
+    ) -> Subscription:
+        """Run `handler` in a task per message, at most `concurrency` at a time.
+
+        The handler answers through `respond` and is expected to catch what it can explain; what
+        escapes it is logged, and the caller sees a timeout.
+        """
+        gate = asyncio.Semaphore(concurrency)
+
+        async def run(message: Message) -> None:
+            async with gate:
+                try:
+                    await handler(message)
+                except Unavailable as fault:
+                    log.info("answer not sent", extra={"fault": str(fault)})
+                except Exception:
+                    # The loop's top of a service: one request's fault is not the next one's.
+                    log.exception("request handler failed", extra={"subject": message.subject})
+
+        def receive(message: Msg) -> None:
+            task = asyncio.ensure_future(run(_message(message)))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+        return await self._link.subscribe(subject, receive, queue=queue)
+
+    async def request(
+        self,
+        subject: str,
+        body: Body,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 2.0,
+        attempts: int = 1,
+    ) -> Message:
+        """Ask and wait; raises `Unavailable` (code `no_leader` where nobody serves the subject).
+
+        With `attempts` above 1 the same bytes are sent again after a timeout or a break, so that
+        is for requests that are safe to repeat.
+        """
+        data = _bytes(body)
+        for left in range(attempts - 1, -1, -1):
+            try:
+                answer = await self._link.request(
+                    subject, data, headers=headers, timeout_s=timeout_s
+                )
+                return _message(answer)
+            except Unavailable as fault:
+                if not left:
+                    raise
+                await asyncio.sleep(0.2 if isinstance(fault, NoResponders) else 0.05)
+        raise ValueError("attempts must be at least 1")
+
+    async def respond(
+        self,
+        message: Message,
+        body: Body,
+        *,
+        caller_prefix: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Answer `message`, but only into the caller's own inbox; False where it was dropped.
+
+        The reply subject is chosen by the sender and checked by nobody else: an answer sent to
+        any other subject would be a write with our permissions. A body is sent in the form, JSON
+        or msgpack, that the request came in.
+        """
+        if not message.reply.startswith(f"{caller_prefix}."):
+            self.replies_dropped += 1
+            return False
+        if not isinstance(body, bytes):
+            as_json = codec.is_json(message.data, message.headers)
+            body = codec.encode_json(body) if as_json else codec.encode(body)
+        await self._link.publish(message.reply, body, headers=headers)
+        return True
+
+    async def close(self) -> None:
+        """Let running handlers end for a moment, then cancel what is left."""
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=1.0)
+        for task in self._serving:
+            task.cancel()
+
+
+def _bytes(body: Body) -> bytes:
+    return body if isinstance(body, bytes) else codec.encode(body)
+
+
+def _message(message: Msg) -> Message:
+    return Message(
+        subject=message.subject, data=message.data, reply=message.reply, headers=message.headers
+    )

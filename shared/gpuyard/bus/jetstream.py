@@ -1,0 +1,277 @@
+"""JetStream in the yard's terms: conditional writes, atomic batches, consistent and fast reads."""
+
+import asyncio
+import base64
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+
+from gpuyard.bus.link import Link
+from gpuyard.bus.publication import Page, PubAck, Publication, Stored, StreamState, parse_time
+from gpuyard.bus.refusals import NotFound, refusal
+from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
+
+MAX_BATCH_MESSAGES: Final = 400
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+REQUEST_TIMEOUT_S: Final = 2.0
+READ_ATTEMPTS: Final = 3
+_OWN_HEADERS: Final = frozenset(
+    {"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending"}
+    | {"Nats-Last-Sequence"}
+)
+
+
+class JetStream:
+    """Streams over one connection. Raises `Unavailable` for outages, whose outcome is unknown,
+    and `StreamRefusal` (`Stale`, `Undecided`, `NotFound`) where the server said no."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    async def publish(
+        self, publication: Publication, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> PubAck:
+        """Store one message, once or not at all; never repeated here, since that is the caller's."""
+        message = await self.link.request(
+            publication.subject,
+            publication.data,
+            headers=publication.all_headers(),
+            timeout_s=timeout_s,
+        )
+        return _pub_ack(message, publication.subject)
+
+    async def publish_batch(
+        self, publications: Sequence[Publication], *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> PubAck:
+        """Store all messages or none, with one round trip; the answer is the last one's.
+
+        All must belong to one stream. A timeout leaves open whether they were stored.
+        """
+        if not 0 < len(publications) <= MAX_BATCH_MESSAGES:
+            raise LocalProtocolError(
+                f"a batch of {len(publications)} messages; 1 to {MAX_BATCH_MESSAGES} are allowed"
+            )
+        size = sum(publication.size for publication in publications)
+        if size > MAX_BATCH_BYTES:
+            raise LocalProtocolError(f"a batch of {size} bytes is above {MAX_BATCH_BYTES}")
+        batch = secrets.token_hex(12)
+        # The server answers each part that asks; only the last one's answer says anything, so the
+        # parts before it go out in the same flush, without a reply subject.
+        for number, publication in enumerate(publications[:-1], 1):
+            await self.link.publish(
+                publication.subject,
+                publication.data,
+                headers=_batch_headers(publication, batch, number),
+            )
+        last = publications[-1]
+        headers = _batch_headers(last, batch, len(publications)) | {"Nats-Batch-Commit": "1"}
+        message = await self.link.request(
+            last.subject, last.data, headers=headers, timeout_s=timeout_s
+        )
+        return _pub_ack(message, last.subject)
+
+    async def call(
+        self,
+        operation: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        attempts: int = 1,
+    ) -> dict[str, Any]:
+        """A request to `$JS.API.<operation>`; above one attempt only for what is safe to repeat."""
+        data = json.dumps(arguments).encode() if arguments is not None else b""
+        for left in range(attempts - 1, -1, -1):
+            try:
+                message = await self.link.request(f"$JS.API.{operation}", data, timeout_s=timeout_s)
+                return _answer(message.data, operation)
+            except Unavailable:
+                if not left:
+                    raise
+                await asyncio.sleep(0.1)
+        raise ValueError("attempts must be at least 1")
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The last message on `subject`, markers included, as the stream's leader has it."""
+        return await self._get(stream, {"last_by_subj": subject})
+
+    async def first_from(self, stream: str, sequence: int) -> Stored | None:
+        """The first message that still exists at or after `sequence`, as the leader has it."""
+        return await self._get(stream, {"seq": sequence, "next_by_subj": ">"})
+
+    async def direct_last(self, stream: str, subject: str) -> Stored | None:
+        """The last message on `subject` from whichever server is quickest: it may be a bit old."""
+        for left in range(READ_ATTEMPTS - 1, -1, -1):
+            try:
+                message = await self.link.request(
+                    f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", timeout_s=REQUEST_TIMEOUT_S
+                )
+                return _from_direct(message)
+            except Unavailable:
+                if not left:
+                    raise
+                await asyncio.sleep(0.1)
+        return None
+
+    async def read_page(
+        self,
+        stream: str,
+        *,
+        subject: str,
+        from_sequence: int = 1,
+        limit: int = 256,
+        max_bytes: int = 4 * 1024 * 1024,
+    ) -> Page:
+        """Up to `limit` messages on `subject` (wildcards allowed), oldest first.
+
+        For streams with direct access. A page always makes progress; it may be shorter than the
+        limit before the end is reached.
+        """
+        query = {
+            "seq": max(1, from_sequence),
+            "next_by_subj": subject,
+            "batch": limit,
+            "max_bytes": max_bytes,
+        }
+        for left in range(READ_ATTEMPTS - 1, -1, -1):
+            try:
+                return await self._collect(f"$JS.API.DIRECT.GET.{stream}", query)
+            except Unavailable:
+                if not left:
+                    raise
+                await asyncio.sleep(0.1)
+        raise ValueError("unreachable")
+
+    async def state(self, stream: str) -> StreamState:
+        """How much the stream holds; raises `NotFound` where there is no such stream."""
+        answer = await self.call(f"STREAM.INFO.{stream}", attempts=READ_ATTEMPTS)
+        state = answer["state"]
+        return StreamState(
+            messages=state["messages"],
+            bytes=state["bytes"],
+            first_sequence=state["first_seq"],
+            last_sequence=state["last_seq"],
+        )
+
+    async def purge(
+        self, stream: str, *, below: int | None = None, subject: str | None = None
+    ) -> int:
+        """Remove messages with a lower sequence, on a subject, or all; returns how many."""
+        arguments: dict[str, Any] = {}
+        if below is not None:
+            arguments["seq"] = below
+        if subject is not None:
+            arguments["filter"] = subject
+        answer = await self.call(f"STREAM.PURGE.{stream}", arguments, attempts=READ_ATTEMPTS)
+        return int(answer.get("purged", 0))
+
+    async def _get(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
+        try:
+            answer = await self.call(f"STREAM.MSG.GET.{stream}", query, attempts=READ_ATTEMPTS)
+        except NotFound as fault:
+            if fault.code == 10037:
+                return None
+            raise
+        message = answer["message"]
+        return Stored(
+            subject=message["subject"],
+            sequence=message["seq"],
+            data=base64.b64decode(message.get("data") or ""),
+            headers=parse_headers(base64.b64decode(message.get("hdrs") or "")),
+            at=parse_time(message.get("time", "")),
+        )
+
+    async def _collect(self, subject: str, query: Mapping[str, Any]) -> Page:
+        """One question, many answers: the server ends them with a message without a body."""
+        answers: list[Msg] = []
+        ended: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+        def receive(answer: Msg | Unavailable) -> None:
+            if ended.done():
+                return
+            if isinstance(answer, Unavailable):
+                ended.set_exception(answer)
+            elif (answer.headers or {}).get("Status"):
+                ended.set_result(answer)
+            else:
+                answers.append(answer)
+
+        reply, forget = self.link.expect_replies(receive)
+        try:
+            await self.link.publish(subject, json.dumps(query).encode(), reply=reply)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S * 2):
+                end = await ended
+        except TimeoutError as fault:
+            raise Unavailable(f"no answer on {subject}") from fault
+        finally:
+            forget()
+        return _page(answers, end, subject)
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """The header block of a stored message as a map."""
+    headers: dict[str, str] = {}
+    for line in raw.decode("utf-8", errors="replace").split("\r\n")[1:]:
+        name, separator, value = line.partition(":")
+        if separator:
+            headers[name.strip()] = value.strip()
+    return headers
+
+
+def _batch_headers(publication: Publication, batch: str, number: int) -> dict[str, str]:
+    headers = publication.all_headers()
+    headers["Nats-Batch-Id"] = batch
+    headers["Nats-Batch-Sequence"] = str(number)
+    return headers
+
+
+def _answer(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(data)
+    except ValueError as fault:
+        raise RemoteProtocolError(f"{what}: the server's answer is not JSON") from fault
+    if not isinstance(answer, dict):
+        raise RemoteProtocolError(f"{what}: the server's answer is not an object")
+    error = answer.get("error")
+    if isinstance(error, dict):
+        raise refusal(error, what)
+    return answer
+
+
+def _pub_ack(message: Msg, subject: str) -> PubAck:
+    answer = _answer(message.data, subject)
+    stream, sequence = answer.get("stream"), answer.get("seq")
+    if not isinstance(stream, str) or not isinstance(sequence, int):
+        raise RemoteProtocolError(f"{subject}: no stream acknowledged the message")
+    return PubAck(stream=stream, sequence=sequence, duplicate=bool(answer.get("duplicate")))
+
+
+def _from_direct(message: Msg) -> Stored | None:
+    headers = message.headers or {}
+    status = headers.get("Status")
+    if status == "404":
+        return None
+    if status:
+        raise Unavailable(f"direct read: {headers.get('Description', status)}")
+    return Stored(
+        subject=headers.get("Nats-Subject", ""),
+        sequence=int(headers.get("Nats-Sequence", "0")),
+        data=message.data,
+        headers={name: text for name, text in headers.items() if name not in _OWN_HEADERS},
+        at=parse_time(headers.get("Nats-Time-Stamp", "")),
+    )
+
+
+def _page(answers: Sequence[Msg], end: Msg, subject: str) -> Page:
+    headers = end.headers or {}
+    status = headers.get("Status")
+    if status == "404":
+        return Page(messages=[], next_sequence=None)
+    if status != "204":
+        raise Unavailable(f"{subject}: {headers.get('Description', status)}")
+    found = [stored for answer in answers if (stored := _from_direct(answer))]
+    pending = int(headers.get("Nats-Num-Pending", "0"))
+    more = pending > 0 and bool(found)
+    return Page(messages=found, next_sequence=found[-1].sequence + 1 if more else None)

@@ -1,0 +1,190 @@
+"""One way to show a list: as a table that fits the terminal, wide, as JSON, or as bare ids.
+
+Rows are padded here: libraries for tables take seconds for ten thousand rows.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gpuyard.cli.globals import Globals
+
+View = Mapping[str, Any]
+GAP: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `text` makes a cell; `least` is how narrow it may get.
+
+    Where the terminal is too narrow for all, the column with the highest `drop` goes first; 0
+    never goes.
+    """
+
+    title: str
+    text: Callable[[View], str]
+    least: int = 4
+    drop: int = 0
+    is_right: bool = False
+    only_wide: bool = False
+
+
+def show_list(
+    items: Sequence[View],
+    columns: Sequence[Column],
+    settings: Globals,
+    *,
+    key: str,
+    wide: bool = False,
+    empty: str = "",
+) -> None:
+    """Prints the list as the options ask; `key` is what a quiet list prints of each item."""
+    if settings.json:
+        write(json_array(items))
+    elif settings.quiet:
+        write("".join(f"{item[key]}\n" for item in items))
+    elif not items:
+        if empty:
+            sys.stderr.write(f"{empty}\n")
+    else:
+        shown = [column for column in columns if wide or not column.only_wide]
+        write("\n".join(table(items, shown, width=None if wide else terminal_width())) + "\n")
+
+
+def write(text: str) -> None:
+    """Text for stdout, whole; a closed pipe raises BrokenPipeError."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def json_array(items: Iterable[Any]) -> str:
+    """One JSON array, an element a line."""
+    body = ",\n".join(json.dumps(item, ensure_ascii=False) for item in items)
+    return f"[\n{body}\n]\n" if body else "[]\n"
+
+
+def json_object(item: Any) -> str:
+    return json.dumps(item, ensure_ascii=False, indent=2) + "\n"
+
+
+def json_line(item: Any) -> str:
+    return json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None where it is none, so nothing is cut."""
+    if not sys.stdout.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    if told.isdigit() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+def table(items: Sequence[View], columns: Sequence[Column], *, width: int | None) -> list[str]:
+    """The lines of a table: a header, then one line an item, none wider than `width`."""
+    cells = [[_plain(column.text(item)) for item in items] for column in columns]
+    natural = [
+        max(len(column.title), *map(len, texts)) if texts else len(column.title)
+        for column, texts in zip(columns, cells, strict=True)
+    ]
+    kept, widths = _fit(columns, natural, width)
+    lines = [_line([columns[i].title for i in kept], kept, widths, columns)]
+    for row in zip(*(cells[i] for i in kept), strict=True):
+        lines.append(_line(row, kept, widths, columns))
+    return lines
+
+
+def _fit(
+    columns: Sequence[Column], natural: Sequence[int], width: int | None
+) -> tuple[list[int], list[int]]:
+    """Which columns are shown, and how wide each is."""
+    kept = list(range(len(columns)))
+    if width is None:
+        return kept, list(natural)
+    while len(kept) > 1 and _total([_least(columns, natural, i) for i in kept]) > width:
+        goes = max(kept, key=lambda i: columns[i].drop)
+        if columns[goes].drop == 0:
+            break
+        kept.remove(goes)
+    widths = [natural[i] for i in kept]
+    least = [_least(columns, natural, i) for i in kept]
+    over = _total(widths) - width
+    while over > 0:
+        # The widest gives way first: it is the one whose text can best be cut.
+        spare = [wide - low for wide, low in zip(widths, least, strict=True)]
+        place = max(range(len(kept)), key=lambda i: (spare[i] > 0, widths[i]))
+        if spare[place] <= 0:
+            break
+        widths[place] -= 1
+        over -= 1
+    return kept, widths
+
+
+def _least(columns: Sequence[Column], natural: Sequence[int], i: int) -> int:
+    return min(natural[i], max(columns[i].least, len(columns[i].title)))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _line(
+    row: Sequence[str], kept: Sequence[int], widths: Sequence[int], columns: Sequence[Column]
+) -> str:
+    parts = []
+    for text, i, width in zip(row, kept, widths, strict=True):
+        if len(text) > width:
+            text = text[: max(width - 1, 0)] + "…"
+        parts.append(text.rjust(width) if columns[i].is_right else text.ljust(width))
+    return (" " * GAP).join(parts).rstrip()
+
+
+def _plain(text: str) -> str:
+    """The text as one line that a terminal shows and does not obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A time of a view; None where it is unknown."""
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+def age(text: str | None, now: datetime | None = None) -> str:
+    """How long ago, in the two largest figures that matter: 42s, 5m, 3h12m, 4d."""
+    then = parse_time(text)
+    if then is None:
+        return "-"
+    return span(((now or datetime.now(UTC)) - then).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """A length of time for people."""
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 60:
+        return f"{whole}s"
+    if minutes < 60:
+        return f"{minutes}m{whole % 60}s" if minutes < 10 and whole % 60 else f"{minutes}m"
+    if hours < 24:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    return f"{days}d{hours % 24}h" if hours % 24 and days < 10 else f"{days}d"
+
+
+def mib(number: int | None) -> str:
+    """A size in MiB for people; `-` where it is unknown."""
+    if number is None:
+        return "-"
+    return f"{number} MiB" if number < 1024 else f"{number / 1024:.1f} GiB"

@@ -1,0 +1,134 @@
+"""Jobs from files: YAML 1.2 or JSON, with limits on everything a file can blow up.
+
+A key that stands twice is refused, and so are values that only YAML has (dates, sets, binary),
+since a reader would not get what the writer saw.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from gpuyard import codec
+from gpuyard.cli.ending import UsageFault
+from gpuyard.errors import RemoteProtocolError
+
+MAX_BYTES: Final = 1024 * 1024
+MAX_DEPTH: Final = 32
+MAX_ALIASES: Final = 100
+MAX_NODES: Final = 100_000
+MAX_JOBS: Final = 1000
+
+
+def read_specs(path: str) -> list[dict[str, Any]]:
+    """Every job of the file (`-` is stdin), one per YAML document; raises UsageFault."""
+    shown = "stdin" if path == "-" else path
+    text = _read(path, shown)
+    if path.endswith(".json") or text.lstrip()[:1] == "{":
+        try:
+            return [codec.decode(text.encode(), headers={codec.CONTENT_TYPE: codec.JSON_TYPE})]
+        except RemoteProtocolError as fault:
+            if path.endswith(".json") or "stands twice" in str(fault):
+                raise UsageFault(f"{shown}: {str(fault).replace('the body', 'it', 1)}") from fault
+    specs = [_checked(document, shown) for document in _documents(text, shown)]
+    if not specs:
+        raise UsageFault(f"{shown}: there is no job in it")
+    return specs
+
+
+def _read(path: str, shown: str) -> str:
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+    except OSError as fault:
+        raise UsageFault(f"{shown}: {(fault.strerror or str(fault)).lower()}") from fault
+    if len(data) > MAX_BYTES:
+        raise UsageFault(f"{shown}: it has more than {MAX_BYTES} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise UsageFault(f"{shown}: it is not UTF-8 (byte {fault.start})") from fault
+
+
+def _documents(text: str, shown: str) -> list[Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        _check_events(text, shown)
+        documents = list(YAML(typ="safe", pure=True).load_all(text))
+    except YAMLError as fault:
+        raise UsageFault(f"{shown}: {_yaml_line(fault)}") from fault
+    except (RecursionError, ValueError) as fault:
+        raise UsageFault(f"{shown}: it is not YAML: {fault}") from fault
+    return [document for document in documents if document is not None]
+
+
+def _check_events(text: str, shown: str) -> None:
+    """Depth and aliases, told from the stream of events before anything is built."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.events import (
+        AliasEvent,
+        CollectionEndEvent,
+        CollectionStartEvent,
+        DocumentStartEvent,
+    )
+
+    depth = aliases = documents = 0
+    for event in YAML(typ="safe", pure=True).parse(text):
+        if isinstance(event, CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, AliasEvent):
+            aliases += 1
+        elif isinstance(event, DocumentStartEvent):
+            documents += 1
+        if depth > MAX_DEPTH:
+            raise UsageFault(f"{shown}: it is nested more than {MAX_DEPTH} deep")
+        if aliases > MAX_ALIASES:
+            raise UsageFault(f"{shown}: it has more than {MAX_ALIASES} aliases")
+        if documents > MAX_JOBS:
+            raise UsageFault(f"{shown}: it has more than {MAX_JOBS} documents")
+
+
+def _yaml_line(fault: Any) -> str:
+    mark = getattr(fault, "problem_mark", None)
+    problem = getattr(fault, "problem", None) or str(fault).splitlines()[0]
+    where = f"line {mark.line + 1}: " if mark is not None else ""
+    return f"{where}{str(problem).splitlines()[0]}"
+
+
+def _checked(document: Any, shown: str) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise UsageFault(f"{shown}: a job is a map of names to values, as 'image: …'")
+    count = 0
+    for path, value in _walk(document):
+        count += 1
+        if count > MAX_NODES:
+            # Aliases count as often as they are used: that is what would be sent.
+            raise UsageFault(f"{shown}: it is too large, or its aliases refer to themselves")
+        if not isinstance(value, str | int | float | bool | None | list | dict):
+            kind = type(value).__name__
+            raise UsageFault(
+                f"{shown}: {path or 'it'} is a {kind}; put it in quotes to keep a text"
+            )
+    return document
+
+
+def _walk(root: Any) -> Iterator[tuple[str, Any]]:
+    """Every value with its path; what is used twice comes twice."""
+    stack: list[tuple[str, Any]] = [("", root)]
+    while stack:
+        path, value = stack.pop()
+        yield path, value
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise UsageFault(f"the key {key!r} in {path or 'the job'} is no text; quote it")
+                stack.append((f"{path}.{key}" if path else key, item))
+        elif isinstance(value, list):
+            stack += [(f"{path}[{place}]", item) for place, item in enumerate(value)]

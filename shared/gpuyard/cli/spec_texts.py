@@ -1,0 +1,179 @@
+"""Each flag's text as the part of a spec that it means; raises UsageFault with one line."""
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gpuyard.cli.ending import UsageFault
+from gpuyard.model.quantities import parse_duration_s, parse_size_mib
+
+DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_NO_EFFECT: Final = frozenset({"rw", "z", "Z", "cached", "delegated", "consistent"})
+_GIB: Final = re.compile(r"(\d+)\s*(g|gb|gib)?", re.IGNORECASE)
+_VERSION: Final = re.compile(r"\d+(\.\d+){0,2}")
+
+
+def size_mib(flag: str, text: str | None) -> int | None:
+    """MiB in docker's manner; 0 is docker's word for no limit."""
+    if text is None:
+        return None
+    try:
+        return parse_size_mib(text) or None
+    except ValueError as fault:
+        raise UsageFault(f"{flag}: {fault}") from fault
+
+
+def duration_s(flag: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration_s(text)
+    except ValueError as fault:
+        raise UsageFault(f"{flag}: {fault}") from fault
+
+
+def gpus(text: str | None) -> int | str | None:
+    """A number as one; docker's long form without what the yard sets itself; else as it stands."""
+    if text is None:
+        return None
+    cleaned = text.strip()
+    if cleaned.isdigit():
+        return int(cleaned)
+    if not re.search(r"capabilities=|driver=|count=|options=", cleaned):
+        return cleaned
+    kept = []
+    for part in next(csv.reader([cleaned]), []):
+        name, _, value = part.partition("=")
+        if name in ("capabilities", "utility", "compute", "graphics", "video", "display"):
+            continue
+        if name == "driver" and value == "nvidia":
+            continue
+        if name == "options":
+            raise UsageFault("--gpus: options= cannot be used here; leave it out")
+        kept.append(value if name == "count" else part)
+    if len(kept) > 1:
+        raise UsageFault(f"--gpus: only one of {', '.join(kept)} can be asked for; see README")
+    if not kept or kept == ["-1"]:
+        return "all"
+    return int(kept[0]) if kept[0].isdigit() else kept[0]
+
+
+def env(texts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """`NAME=VALUE`, or `NAME` for the value it has here (left out where it has none)."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, has_value, value = text.partition("=")
+        if not name:
+            raise UsageFault(f"-e {text!r} has no name; write -e NAME=VALUE")
+        if not has_value:
+            if name not in environ:
+                continue
+            value = environ[name]
+        if name == DEVICES:
+            raise UsageFault(f"{DEVICES} is set by the yard; {instead_of_devices(value)}")
+        found[name] = value
+    return found
+
+
+def instead_of_devices(value: str) -> str:
+    """The `--gpus` that means the same as a value of NVIDIA_VISIBLE_DEVICES."""
+    cleaned = value.strip()
+    if cleaned in ("", "void", "none"):
+        return "leave it out: a job without --gpus has none"
+    wanted = "all" if cleaned == "all" else f"device={cleaned}"
+    return f"use --gpus {wanted} instead"
+
+
+def env_file(path: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """docker's format: a `NAME=VALUE` a line, values as they stand, `#` for comments."""
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except OSError as fault:
+        raise UsageFault(f"--env-file {path}: {fault.strerror}") from fault
+    except UnicodeDecodeError as fault:
+        raise UsageFault(f"--env-file {path}: it is not UTF-8") from fault
+    lines = [line.lstrip() for line in content.splitlines()]
+    return env((line for line in lines if line and not line.startswith("#")), environ)
+
+
+def pairs(texts: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        if not key:
+            raise UsageFault(f"-l {text!r} has no key; write -l KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def mount(text: str) -> dict[str, Any]:
+    """`SOURCE:TARGET[:OPTIONS]`; a relative source is taken from this folder, as docker does."""
+    source, *rest = text.split(":")
+    if not source or not rest or len(rest) > 2 or not rest[0]:
+        raise UsageFault(f"-v {text!r} is no mount; write -v SOURCE:TARGET or SOURCE:TARGET:ro")
+    options = rest[1].split(",") if len(rest) == 2 else []
+    unknown = [option for option in options if option not in _NO_EFFECT and option != "ro"]
+    if unknown:
+        raise UsageFault(f"-v {text!r}: option {unknown[0]!r} cannot be used here; ro and rw can")
+    if source.startswith((".", "~")):
+        source = os.path.abspath(os.path.expanduser(source))
+    return {"source": source, "target": rest[0], "read_only": "ro" in options}
+
+
+def ulimit(text: str) -> dict[str, Any]:
+    name, has_value, value = text.partition("=")
+    soft, _, hard = value.partition(":")
+    numbers = [soft, hard or soft]
+    if not name or not has_value or not all(re.fullmatch(r"-1|\d+", n) for n in numbers):
+        raise UsageFault(
+            f"--ulimit {text!r} is none; write --ulimit memlock=-1 or nofile=1024:2048"
+        )
+    return {"name": name, "soft": int(numbers[0]), "hard": int(numbers[1])}
+
+
+def tmpfs(text: str) -> tuple[str, str]:
+    path, _, options = text.partition(":")
+    if not path.startswith("/"):
+        raise UsageFault(f"--tmpfs {text!r} is no absolute path; write --tmpfs /scratch:size=1g")
+    return path, options
+
+
+def after(text: str) -> dict[str, str]:
+    job, _, when = text.partition(":")
+    if not job:
+        raise UsageFault(f"--after {text!r} names no job; write --after ID or ID:ended")
+    return {"job": job, "when": when} if when else {"job": job}
+
+
+def condition(text: str) -> str:
+    """A line of `where`; a bare key is what an unquoted `>` leaves behind, so it is refused."""
+    if _BARE_KEY.fullmatch(text.strip()):
+        raise UsageFault(
+            f"--where {text}: the comparison is missing; put it in quotes "
+            f"('{text}>=24'), since the shell takes an unquoted > for a file"
+        )
+    return text.strip()
+
+
+def gpu_model(text: str) -> str:
+    """A model by its published name or a part of it; spaces as on the label, globs as they are."""
+    label = re.sub(r"\s+", "-", text.strip())
+    has_all = label.startswith(("NVIDIA", "*")) or "*" in label
+    return f"gpu-name={label}" if has_all else f"gpu-name=*{label}*"
+
+
+def gpu_memory(text: str) -> str:
+    match = _GIB.fullmatch(text.strip())
+    if match is None:
+        raise UsageFault(f"--gpu-memory {text!r} is no size; write the GiB, as 24 or 24GB")
+    return f"gpu-memory>={match[1]}"
+
+
+def cuda(text: str) -> str:
+    if not _VERSION.fullmatch(text.strip()):
+        raise UsageFault(f"--cuda {text!r} is no version; write it as 12.1")
+    return f"gpu-cuda-version>={text.strip()}"

@@ -1,0 +1,256 @@
+"""From chunks as they arrive to a job's output as it was written.
+
+Rules: an attempt's chunks come out in order of `n`; bytes come out once, by their offset in their
+stream; chunks count only from the node that the job names for the attempt; a later attempt's
+output waits until the one before is complete or given up. No I/O: whoever holds a feed asks it
+what is missing and hands it what was stored.
+"""
+
+import base64
+import codecs
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+from gpuyard.client.jobs import LogLine
+from gpuyard.messages import LogChunk
+
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+MAX_LINE_CHARACTERS: Final = 1024 * 1024
+_STREAMS: Final[dict[int, Literal["stdout", "stderr"]]] = {1: "stdout", 2: "stderr"}
+
+
+class AttemptOutput:
+    """Puts one attempt's chunks in order. `is_complete` once the end chunk's turn has come."""
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.is_complete = False
+        self.has_begun = False
+        self._next = 0
+        self._held: dict[int, LogChunk] = {}
+        self._delivered = {1: 0, 2: 0}
+        self.held_bytes = 0
+
+    @property
+    def has_gap(self) -> bool:
+        """True while chunks are held because one before them is missing."""
+        return bool(self._held)
+
+    def feed(self, chunk: LogChunk) -> list[LogChunk]:
+        """Take a chunk, in any order and any number of times; returns what can be shown now."""
+        self.has_begun = True
+        if chunk["n"] > self._next:
+            if chunk["n"] not in self._held:
+                self._held[chunk["n"]] = chunk
+                self.held_bytes += len(chunk["data"])
+            return []
+        # A number that passed already may still hold new bytes: an agent that lost its count.
+        ready = self._pass(chunk)
+        if chunk["n"] == self._next:
+            self._next += 1
+            ready += self._drain()
+        return ready
+
+    def skip_gap(self) -> list[LogChunk]:
+        """Give up what is missing before the held chunks; the next one says how much it was."""
+        if not self._held:
+            return []
+        self._next = min(self._held)
+        return self._drain()
+
+    def _drain(self) -> list[LogChunk]:
+        ready: list[LogChunk] = []
+        while (chunk := self._held.pop(self._next, None)) is not None:
+            self.held_bytes -= len(chunk["data"])
+            ready += self._pass(chunk)
+            self._next += 1
+        return ready
+
+    def _pass(self, chunk: LogChunk) -> list[LogChunk]:
+        self.is_complete = self.is_complete or chunk["end"]
+        stream, offset, data = chunk["stream"], chunk["offset"], chunk["data"]
+        seen = self._delivered.get(stream, 0)
+        end = offset + len(data)
+        if end <= seen:
+            return []
+        self._delivered[stream] = end
+        if offset < seen:
+            return [{**chunk, "offset": seen, "data": data[seen - offset :], "lost_bytes": 0}]
+        return [{**chunk, "lost_bytes": offset - seen}]
+
+
+class OutputFeed:
+    """The output of a whole job: attempt after attempt, from the right nodes only."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[int, AttemptOutput] = {}
+        self._nodes: dict[int, str] = {}
+        self._unplaced: dict[int, list[tuple[str, LogChunk]]] = {}
+        self._ready: dict[int, deque[LogChunk]] = {}
+        self._given_up: set[int] = set()
+        self._bytes = 0
+        """What is ready or unplaced; attempts count what they hold back themselves."""
+        self.foreign = 0
+        """Chunks passed over because another node sent them."""
+        self.dropped = 0
+        """Chunks passed over because too much was held; what is stored has them."""
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes + sum(output.held_bytes for output in self._attempts.values())
+
+    def assign(self, attempt: int, node: str) -> None:
+        """The job says that this attempt is on this node; what arrived before is judged now."""
+        if self._nodes.get(attempt) == node:
+            return
+        self._nodes[attempt] = node
+        self._attempts.setdefault(attempt, AttemptOutput(attempt))
+        for sender, chunk in self._unplaced.pop(attempt, ()):
+            self._bytes -= len(chunk["data"])
+            self.live(attempt, sender, chunk)
+
+    def live(self, attempt: int, node: str, chunk: LogChunk) -> None:
+        """A chunk as published by `node`."""
+        known = self._nodes.get(attempt)
+        if known is not None and known != node:
+            self.foreign += 1
+        elif self.held_bytes > MAX_HELD_BYTES:
+            self.dropped += 1
+        elif known is None:
+            self._bytes += len(chunk["data"])
+            self._unplaced.setdefault(attempt, []).append((node, chunk))
+        else:
+            self._enqueue(attempt, self._attempts[attempt].feed(chunk))
+
+    def stored(self, attempt: int, node: str, chunks: Iterable[LogChunk]) -> None:
+        """Chunks that the coordinator keeps of the attempt."""
+        self.assign(attempt, node)
+        for chunk in chunks:
+            self._enqueue(attempt, self._attempts[attempt].feed(chunk))
+
+    def take(self) -> Iterator[LogChunk]:
+        """Everything that can be shown now, each chunk once."""
+        for attempt in self.attempts():
+            ready = self._ready.get(attempt)
+            while ready:
+                chunk = ready.popleft()
+                self._bytes -= len(chunk["data"])
+                yield chunk
+            if not self.is_settled(attempt):
+                return
+
+    def attempts(self) -> list[int]:
+        """Attempts whose node is known, in order."""
+        return sorted(self._attempts)
+
+    def node_of(self, attempt: int) -> str:
+        return self._nodes[attempt]
+
+    def is_settled(self, attempt: int) -> bool:
+        """Nothing more will come of this attempt."""
+        return attempt in self._given_up or self._attempts[attempt].is_complete
+
+    def has_begun(self, attempt: int) -> bool:
+        """Whether any chunk of it has been seen."""
+        return self._attempts[attempt].has_begun
+
+    def has_gap(self, attempt: int) -> bool:
+        return not self.is_settled(attempt) and self._attempts[attempt].has_gap
+
+    def skip_gap(self, attempt: int) -> None:
+        """Go on after a gap that nothing can fill; the next chunk says how much is missing."""
+        self._enqueue(attempt, self._attempts[attempt].skip_gap())
+
+    def give_up(self, attempt: int) -> None:
+        """Show what there is of the attempt, its gaps marked, and wait for no more."""
+        output = self._attempts[attempt]
+        while output.has_gap:
+            self._enqueue(attempt, output.skip_gap())
+        self._given_up.add(attempt)
+
+    def _enqueue(self, attempt: int, chunks: Iterable[LogChunk]) -> None:
+        ready = self._ready.setdefault(attempt, deque())
+        for chunk in chunks:
+            self._bytes += len(chunk["data"])
+            ready.append(chunk)
+
+
+class LineSplitter:
+    """Cuts chunks into lines, each stream for itself; undecodable bytes become U+FFFD.
+
+    A line above a million characters comes in pieces.
+    """
+
+    def __init__(self) -> None:
+        self._decoders = {n: codecs.getincrementaldecoder("utf-8")("replace") for n in (1, 2)}
+        self._rest = {1: "", 2: ""}
+        self._lost = {1: 0, 2: 0}
+        self._last: dict[int, LogChunk] = {}
+
+    def feed(self, chunk: LogChunk) -> list[LogLine]:
+        """The lines that this chunk completes; an end chunk or a new attempt completes all."""
+        lines: list[LogLine] = []
+        if any(last["attempt"] != chunk["attempt"] for last in self._last.values()):
+            lines += self.flush()
+        stream = chunk["stream"]
+        self._last[stream] = chunk
+        self._lost[stream] += chunk["lost_bytes"]
+        text = self._rest[stream] + self._decoders[stream].decode(chunk["data"])
+        *whole, rest = text.split("\n")
+        if len(rest) > MAX_LINE_CHARACTERS:
+            # A line without an end would be copied again with every chunk.
+            whole, rest = [*whole, rest], ""
+        self._rest[stream] = rest
+        lines += [self._line(chunk, line) for line in whole]
+        return lines + (self.flush() if chunk["end"] else [])
+
+    def flush(self) -> list[LogLine]:
+        """What stands without a line end."""
+        lines = []
+        for stream, last in sorted(self._last.items()):
+            rest = self._rest[stream] + self._decoders[stream].decode(b"", final=True)
+            self._decoders[stream].reset()
+            self._rest[stream] = ""
+            if rest:
+                lines.append(self._line(last, rest))
+        self._last.clear()
+        return lines
+
+    def _line(self, chunk: LogChunk, text: str) -> LogLine:
+        stream = chunk["stream"]
+        lost, self._lost[stream] = self._lost[stream], 0
+        return LogLine(
+            stream=_STREAMS[stream],
+            text=text.removesuffix("\r"),
+            at=chunk["at"],
+            attempt=chunk["attempt"],
+            lost_bytes=lost,
+        )
+
+
+def parse_chunk(body: Mapping[str, Any]) -> LogChunk | None:
+    """The chunk in a body that somebody published; None where it is none."""
+    stream, data = body.get("stream"), body.get("data")
+    if isinstance(data, str):
+        # Where the body was JSON.
+        try:
+            data = base64.b64decode(data, validate=True)
+        except ValueError:
+            return None
+    numbers = [body.get(key) for key in ("attempt", "n", "offset")]
+    if any(type(number) is not int or number < 0 for number in numbers):
+        return None
+    if stream not in (1, 2) or not isinstance(data, bytes) or not isinstance(body.get("at"), str):
+        return None
+    return {
+        "v": 1,
+        "attempt": body["attempt"],
+        "n": body["n"],
+        "stream": stream,
+        "offset": body["offset"],
+        "at": body["at"],
+        "data": data,
+        "lost_bytes": 0,
+        "end": body.get("end") is True,
+    }

@@ -1,0 +1,130 @@
+"""A job on its way into the yard: stored on the bus once, then accepted or refused by the leader.
+
+The id is made here, so that sending again after a lost answer cannot make a second job.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpuyard import codec, subjects
+from gpuyard.bus import Bus, NoResponders, Publication, StreamRefusal
+from gpuyard.client.api import Api
+from gpuyard.client.event_order import refusal_of
+from gpuyard.client.follow import Follower
+from gpuyard.client.jobs import Job
+from gpuyard.errors import FieldFault, InvalidJob, TooLarge, Unavailable, UnknownThing
+from gpuyard.messages import MAX_SPEC_BYTES, VERSION
+from gpuyard.model import ids
+
+STORE_S: Final = 10.0
+"""How long storing is tried."""
+STORE_TRY_S: Final = 2.0
+ANSWER_S: Final = 5.0
+"""How long the leader's answer is waited for once the job is stored."""
+DUPLICATE_S: Final = 1.0
+"""After this without an answer the job may be one that the yard has had before."""
+NO_LEADER: Final = "the job is stored; no coordinator has answered yet, it starts once one does"
+
+
+def prepared(spec: Any) -> dict[str, Any]:
+    """The body to submit, with an id: from a map, or from anything with `model_dump`."""
+    if hasattr(spec, "model_dump"):
+        spec = spec.model_dump(mode="json", exclude_unset=True)
+    if not isinstance(spec, Mapping):
+        raise InvalidJob([FieldFault("", "wrong_type", "a job is a map or a JobSpec")])
+    body = {"v": VERSION, **spec}
+    if body.get("id") is None:
+        body["id"] = ids.job_id_from_bytes(os.urandom(10))
+    elif not isinstance(body["id"], str) or not ids.is_job_id(body["id"]):
+        text = "must be 1 to 48 lower-case letters, digits and hyphens, and not j<…>-<number>"
+        raise InvalidJob([FieldFault("id", "invalid", text)])
+    return body
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    data = codec.encode(body)
+    if len(data) > MAX_SPEC_BYTES:
+        raise TooLarge(f"the job has {len(data)} bytes, and {MAX_SPEC_BYTES} are allowed")
+    return data
+
+
+async def store(bus: Bus, *, tenant: str, user: str, job: str, data: bytes) -> None:
+    """Put the job into the intake stream; returns once the bus has it on disk.
+
+    Raises `Unavailable` where that stayed unknown or undone until the deadline.
+    """
+    publication = Publication(
+        subjects.submit(tenant, user), data, message_id=f"{tenant}/{job}", headers=_HEADERS
+    )
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + STORE_S
+    while True:
+        try:
+            await bus.jetstream.publish(publication, timeout_s=STORE_TRY_S)
+            return
+        except StreamRefusal as fault:
+            raise Unavailable(f"the bus does not take the job: {fault}") from fault
+        except Unavailable as fault:
+            if loop.time() + 0.2 >= deadline:
+                raise _not_stored(bus, fault) from fault
+        await asyncio.sleep(0.2)
+
+
+_HEADERS: Final = {codec.CONTENT_TYPE: codec.MSGPACK_TYPE}
+
+
+def _not_stored(bus: Bus, fault: Unavailable) -> Unavailable:
+    if isinstance(fault, NoResponders):
+        return Unavailable(
+            f"{bus.url} has no intake for jobs: no coordinator has ever run on this bus",
+            code="no_leader",
+        )
+    return Unavailable(f"the job was not stored within {STORE_S:g} s: {fault}", code=fault.code)
+
+
+async def settle(follower: Follower, api: Api, *, name: str | None) -> Job:
+    """The job once the leader has answered, or with a warning that none has.
+
+    Raises what the yard found wrong with it.
+    """
+    if await follower.decided(DUPLICATE_S):
+        return await _answered(follower, api, name)
+    # A repeated submission brings no event of its own; the yard has the job already.
+    if found := await _known(follower, api):
+        return found
+    if await follower.decided(ANSWER_S - DUPLICATE_S):
+        return await _answered(follower, api, name)
+    return await _known(follower, api) or _unseen(follower, api, name, warning=NO_LEADER)
+
+
+async def _answered(follower: Follower, api: Api, name: str | None) -> Job:
+    if follower.refusal is not None:
+        raise refusal_of(follower.refusal)
+    try:
+        answer = await api.call("wait", {"id": follower.job, "timeout_s": 0})
+    except Unavailable:
+        # Accepted is accepted, even where the leader went away right after.
+        return _unseen(follower, api, name, warning=None)
+    return Job.from_view(answer["job"])
+
+
+def _unseen(follower: Follower, api: Api, name: str | None, *, warning: str | None) -> Job:
+    view = {
+        "v": VERSION,
+        "id": follower.job,
+        "name": name,
+        "tenant": api.tenant,
+        "user": api.user,
+        "state": "queued",
+    }
+    return Job.from_view(view, warning=warning)
+
+
+async def _known(follower: Follower, api: Api) -> Job | None:
+    try:
+        answer = await api.call("job", {"id": follower.job}, answer_s=0.5)
+    except (UnknownThing, Unavailable):
+        return None
+    return Job.from_view(answer["job"])

@@ -1,0 +1,183 @@
+"""The SDK for programs without an event loop: `AsyncClient` on a thread of its own."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Self, TypeVar
+
+from gpuyard.client.async_client import AsyncClient
+from gpuyard.client.config import Config
+from gpuyard.client.jobs import Job, LogLine
+from gpuyard.messages import Event
+
+T = TypeVar("T")
+
+
+class Client:
+    """`AsyncClient` with plain calls; use it as a context manager. Safe to use from threads.
+
+    It connects when it is entered, or at the first call. Callbacks run on the client's own
+    thread and must not call the client.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
+        credentials: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self._client = AsyncClient(
+            url=url,
+            tenant=tenant,
+            user=user,
+            credentials=credentials,
+            context=context,
+            config=config,
+        )
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def config(self) -> Config:
+        return self._client.config
+
+    def connect(self) -> None:
+        """Connect now; without it the first call does. Raises `Unavailable` with the reason."""
+        with self._lock:
+            if self._loop is not None:
+                return
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="gpuyard-client", daemon=True)
+            thread.start()
+            self._loop, self._thread = loop, thread
+            try:
+                self._result(loop, self._client.connect())
+            except BaseException:
+                self._stop()
+                raise
+
+    def close(self) -> None:
+        """Disconnect; jobs go on. Safe to call twice."""
+        with self._lock:
+            if self._loop is not None:
+                try:
+                    self._result(self._loop, self._client.close())
+                finally:
+                    self._stop()
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, spec: Any) -> Job:
+        """See `AsyncClient.submit`."""
+        return self._call(self._client.submit(spec))
+
+    def run(
+        self,
+        spec: Any,
+        *,
+        on_log: Callable[[LogLine], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> Job:
+        """See `AsyncClient.run`. Ctrl-C ends the call; the job goes on."""
+        return self._call(self._client.run(spec, on_log=on_log, on_event=on_event))
+
+    def job(self, id: str) -> Job:
+        """See `AsyncClient.job`."""
+        return self._call(self._client.job(id))
+
+    def jobs(self, **filters: Any) -> Iterator[Job]:
+        """See `AsyncClient.jobs` for the filters."""
+        return self._iterate(self._client.jobs(**filters))
+
+    def wait(self, id: str, *, timeout_s: float | None = None) -> Job:
+        """See `AsyncClient.wait`."""
+        return self._call(self._client.wait(id, timeout_s=timeout_s))
+
+    def logs(
+        self, id: str, *, follow: bool = False, attempt: int | None = None
+    ) -> Iterator[LogLine]:
+        """See `AsyncClient.logs`."""
+        return self._iterate(self._client.logs(id, follow=follow, attempt=attempt))
+
+    def events(self, id: str | None = None, *, follow: bool = True) -> Iterator[Event]:
+        """See `AsyncClient.events`."""
+        return self._iterate(self._client.events(id, follow=follow))
+
+    def cancel(self, id: str, *, reason: str | None = None) -> Job:
+        """See `AsyncClient.cancel`."""
+        return self._call(self._client.cancel(id, reason=reason))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """See `AsyncClient.nodes`."""
+        return self._call(self._client.nodes())
+
+    def node(self, name: str) -> dict[str, Any]:
+        """See `AsyncClient.node`."""
+        return self._call(self._client.node(name))
+
+    def status(self) -> dict[str, Any]:
+        """See `AsyncClient.status`."""
+        return self._call(self._client.status())
+
+    def version(self) -> dict[str, Any]:
+        """See `AsyncClient.version`."""
+        return self._call(self._client.version())
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self.connect()
+        except BaseException:
+            work.close()
+            raise
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise RuntimeError("the client was closed by another thread")
+        return self._result(loop, work)
+
+    @staticmethod
+    def _result(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C in the caller's thread must not leave the call behind on ours.
+            future.cancel()
+            raise
+
+    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        end: Any = object()
+
+        async def step() -> Any:
+            return await anext(items, end)
+
+        async def leave() -> None:
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                await close()
+
+        try:
+            while (item := self._call(step())) is not end:
+                yield item
+        finally:
+            if self._loop is not None:
+                self._call(leave())
+
+    def _stop(self) -> None:
+        loop, self._loop = self._loop, None
+        thread, self._thread = self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()

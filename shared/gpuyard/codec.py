@@ -1,0 +1,212 @@
+"""Bodies as bytes and back: msgpack between our programs, JSON from anybody.
+
+`decode` is the door for what others wrote. What passes it is a plain map of strings, numbers,
+bytes, booleans, lists and maps that both forms can carry again; everything else raises
+`RemoteProtocolError` with one line that says what is wrong.
+"""
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NoReturn
+
+import msgpack
+
+from gpuyard.errors import LocalProtocolError, RemoteProtocolError
+from gpuyard.messages import VERSION
+
+CONTENT_TYPE: Final = "Content-Type"
+MSGPACK_TYPE: Final = "application/msgpack"
+JSON_TYPE: Final = "application/json"
+MAX_BYTES: Final = 8 * 1024 * 1024
+MAX_DEPTH: Final = 32
+"""Maps and lists inside each other; the deepest body of ours has seven."""
+
+_MAX_ITEMS: Final = 1_000_000
+_MAX_INTEGER_DIGITS: Final = 20
+# What begins bytes or a short float, and a double that is not finite. Text and numbers may hold
+# the same bytes, so a hit proves nothing; without one there is nothing to look for.
+_SUSPECT_BYTES: Final = (b"\xc4", b"\xc5", b"\xc6", b"\xca")
+_SUSPECT_DOUBLE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+_JSON_STARTS: Final = frozenset(b'{[" \t\r\n-0123456789tfn\xef')
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """The msgpack form; the same body always gives the same bytes."""
+    try:
+        packed: bytes = msgpack.packb(body, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as fault:
+        raise LocalProtocolError(f"cannot encode this body: {fault}") from fault
+    return packed
+
+
+def encode_json(body: Mapping[str, Any]) -> bytes:
+    """The JSON form, compact; bytes become base64 text."""
+    try:
+        text = json.dumps(
+            to_json_ready(body), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
+        return text.encode()
+    except (TypeError, ValueError) as fault:
+        raise LocalProtocolError(f"cannot encode this body: {fault}") from fault
+
+
+def is_json(data: bytes, headers: Mapping[str, str] | None = None) -> bool:
+    """True for a body in JSON; an empty one counts as JSON, since only foreign clients send it."""
+    kind = headers.get(CONTENT_TYPE) if headers else None
+    if kind:
+        name = kind.split(";", 1)[0].strip().lower()
+        if name == JSON_TYPE:
+            return True
+        if name == MSGPACK_TYPE:
+            return False
+    # The digits 0 to 9 and the letters are also msgpack's small integers, but never a map.
+    return not data or data[0] in _JSON_STARTS
+
+
+def decode(data: bytes, *, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The body in `data`, in whichever form it is; raises RemoteProtocolError for anything else.
+
+    A header `Content-Type` decides the form, else the first byte. `v` may be missing, which means
+    1; a `v` that this program does not know is refused.
+    """
+    if not data:
+        raise RemoteProtocolError("the body is empty")
+    if len(data) > MAX_BYTES:
+        raise RemoteProtocolError(f"the body has {len(data)} bytes, more than {MAX_BYTES}")
+    body = _from_json(data) if is_json(data, headers) else _from_msgpack(data)
+    if not isinstance(body, dict):
+        raise RemoteProtocolError("the body is not a map")
+    _check_version(body)
+    return body
+
+
+def to_json_ready(value: Any, *, binary: Literal["base64", "text"] = "base64") -> Any:
+    """A copy in which bytes are text: base64, or UTF-8 with a replacement for what is not."""
+    if isinstance(value, bytes | bytearray):
+        if binary == "text":
+            return value.decode("utf-8", errors="replace")
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        return {key: to_json_ready(item, binary=binary) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json_ready(item, binary=binary) for item in value]
+    return value
+
+
+def _from_msgpack(data: bytes) -> Any:
+    limit = min(_MAX_ITEMS, len(data))
+    try:
+        body = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_str_len=len(data),
+            max_bin_len=len(data),
+            max_array_len=limit,
+            max_map_len=limit,
+            max_ext_len=0,
+        )
+    # The library raises its own subclasses of ValueError, and others where the stack is exhausted.
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as fault:
+        raise RemoteProtocolError(f"the body is not msgpack: {_one_line(fault)}") from fault
+    if type(body) is dict:
+        _check_depth(body)
+        if any(byte in data for byte in _SUSPECT_BYTES) or _SUSPECT_DOUBLE.search(data):
+            _check_leaves(body)
+    return body
+
+
+def _from_json(data: bytes) -> Any:
+    try:
+        body = json.loads(
+            data.decode("utf-8-sig"),
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_short_integer,
+        )
+    except RemoteProtocolError:
+        raise
+    except (ValueError, RecursionError) as fault:
+        raise RemoteProtocolError(f"the body is not JSON: {_one_line(fault)}") from fault
+    if type(body) is dict:
+        _check_depth(body)
+    try:
+        # What msgpack cannot carry (a lone surrogate, an integer above 64 bit) could not be stored.
+        msgpack.packb(body)
+    except (ValueError, OverflowError) as fault:
+        raise RemoteProtocolError(f"the body cannot be kept: {_one_line(fault)}") from fault
+    return body
+
+
+def _check_depth(body: Any) -> None:
+    """Level by level, since a recursion could be made to overflow; this runs for every beat."""
+    level = [body]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            value
+            for container in level
+            for value in (container.values() if type(container) is dict else container)
+            if type(value) is dict or type(value) is list
+        ]
+        if not level:
+            return
+    raise RemoteProtocolError(f"the body is nested more than {MAX_DEPTH} deep")
+
+
+def _check_leaves(body: Any) -> None:
+    """Refuse keys that are no text and numbers that are none."""
+    open_containers = [body]
+    while open_containers:
+        container = open_containers.pop()
+        values = container
+        if type(container) is dict:
+            if any(type(key) is not str for key in container):
+                raise RemoteProtocolError("the body has a key that is not text")
+            values = container.values()
+        for value in values:
+            if type(value) is dict or type(value) is list:
+                open_containers.append(value)
+            elif type(value) is float and not math.isfinite(value):
+                raise RemoteProtocolError("the body has a number that is not finite")
+
+
+def _check_version(body: Mapping[str, Any]) -> None:
+    version = body.get("v", 1)
+    if type(version) is not int or version < 1:
+        raise RemoteProtocolError("v must be an integer from 1")
+    if version > VERSION:
+        raise RemoteProtocolError(f"v is {version}, and this program knows up to {VERSION}")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise RemoteProtocolError(f"the key {twice[:64]!r} stands twice in one object")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise RemoteProtocolError(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise RemoteProtocolError(f"the number {text[:32]} is too large")
+    return number
+
+
+def _short_integer(text: str) -> int:
+    if len(text) > _MAX_INTEGER_DIGITS:
+        raise RemoteProtocolError(f"the integer {text[:32]} is too large")
+    return int(text)
+
+
+def _one_line(fault: BaseException) -> str:
+    return (" ".join(str(fault).split()) or type(fault).__name__)[:200]

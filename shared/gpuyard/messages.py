@@ -1,0 +1,334 @@
+"""Every body that crosses the bus or is stored on it, as typed plain dictionaries.
+
+Rules: `v` is 1 in every body; fields are only ever added; unknown fields are ignored on read; a
+change that breaks a reader is a new kind. Times are RFC 3339 UTC with `Z` unless a name says
+otherwise. Doors that read what others wrote validate against these types.
+"""
+
+from typing import Any, Final, Literal, NotRequired
+
+from gpuyard._typing import TypedDict
+from gpuyard.model.node import GpuSample, NodeFacts, NodeReason
+from gpuyard.model.verdicts import Verdict
+
+VERSION: Final = 1
+MAX_SPEC_BYTES: Final = 64 * 1024
+MAX_LOG_CHUNK_BYTES: Final = 64 * 1024
+MAX_WANTED_BYTES: Final = 768 * 1024
+
+Token = tuple[int, int]
+"""The fencing token: (yard generation, sequence of leader.epoch); compared in that order."""
+
+
+class GrantedGpu(TypedDict):
+    """What an attempt holds of one GPU; 1000 milli is the whole of it."""
+
+    uuid: str
+    milli: int
+    memory_mib: int | None
+    core_percent: int | None
+
+
+class StopOrder(TypedDict):
+    """How to end an attempt: `signal` first, SIGKILL after `grace_s`."""
+
+    reason: str
+    signal: str
+    grace_s: float
+
+
+class WantedEntry(TypedDict):
+    """One attempt that a node shall run, or stop where `stop` is not None.
+
+    It is for (`machine_id`, `boot_id`) alone: an agent on another machine or boot starts nothing.
+    """
+
+    tenant: str
+    job: str
+    attempt: int
+    user: str
+    name: str | None
+    machine_id: str
+    boot_id: str
+    generation: int
+    """Inventory generation the decision was made on; an agent refuses a stale one."""
+    gpus: list[GrantedGpu]
+    spec: dict[str, Any]
+    """The normalised JobSpec."""
+    spec_sha256: str
+    stop: StopOrder | None
+
+
+class WantedDocument(TypedDict):
+    """The whole wanted set of one node; (token, revision) orders documents."""
+
+    v: int
+    yard: str
+    node: str
+    token: list[int]
+    revision: int
+    entries: list[WantedEntry]
+
+
+class Applied(TypedDict):
+    """Which wanted document is stored on the agent's disk."""
+
+    token: list[int]
+    revision: int
+
+
+class AttemptUsage(TypedDict):
+    gpu_seconds: float
+    utilization_mean_percent: float | None
+    memory_peak_mib: int | None
+
+
+class PullProgress(TypedDict):
+    """Bytes of the layers known so far; `total_bytes` grows while layers are discovered."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class AttemptReport(TypedDict):
+    """What an agent knows of one attempt, from the moment it accepted it."""
+
+    tenant: str
+    job: str
+    attempt: int
+    state: Literal["accepted", "preparing", "running", "stopping", "ended"]
+    container_id: str | None
+    image_digest: str | None
+    started_at: str | None
+    ended_at: str | None
+    reason: str | None
+    exit_code: int | None
+    message: str | None
+    pull: PullProgress | None
+    usage: AttemptUsage | None
+    log_chunks: int
+    """Log chunks published so far, the end markers included."""
+    unexpected: bool
+    """True for a container of ours that no wanted document names."""
+
+
+class Beat(TypedDict):
+    """A node's whole picture, every `beat_s` and at once on change, with a reply subject.
+
+    Order is (boot_id, started_ns, seq), never wall clock.
+    """
+
+    v: int
+    yard: str | None
+    """The yard the agent's disk belongs to; None before its first document."""
+    node: str
+    machine_id: str
+    boot_id: str
+    instance: str
+    """A random id per agent process and node."""
+    started_ns: int
+    """Start of that process on the boot clock."""
+    seq: int
+    ts: str
+    applied: Applied | None
+    adopting: bool
+    generation: int
+    facts: NodeFacts
+    sample_age_s: float | None
+    samples: list[GpuSample]
+    reasons: list[NodeReason]
+    attempts: list[AttemptReport]
+    stopping: bool
+    """The agent is shutting down for good (`gpuyard down`): its attempts are being stopped."""
+
+
+class BeatReply(TypedDict):
+    """The leader's answer; `wanted` is the whole document where the agent's is older."""
+
+    v: int
+    yard: str
+    token: list[int]
+    lease_s: float
+    status: Literal["ok", "duplicate_name"]
+    message: str | None
+    wanted: WantedDocument | None
+    log_chunks: dict[str, int]
+    """Chunks stored per attempt, keyed `<tenant>/<job>/<attempt>`."""
+
+
+class LogChunk(TypedDict):
+    """A piece of one stream of an attempt. `n` counts over both streams from 0."""
+
+    v: int
+    attempt: int
+    n: int
+    stream: Literal[1, 2]
+    offset: int
+    """Bytes of this stream before this chunk, those cut included."""
+    at: str
+    data: bytes
+    lost_bytes: int
+    """Bytes cut right before this chunk, because of the job's log limit."""
+    end: bool
+    """True on the last chunk of the attempt (one for both streams)."""
+
+
+class LogsRequest(TypedDict):
+    """Asks an agent for output it still has, on `gpuyard.command.<node>.logs`."""
+
+    v: int
+    tenant: str
+    job: str
+    attempt: int
+    stdout: int
+    """Bytes of each stream that the asker has already."""
+    stderr: int
+    max_bytes: int
+
+
+class StoredPiece(TypedDict):
+    stream: Literal[1, 2]
+    offset: int
+    data: bytes
+
+
+class LogsReply(TypedDict):
+    """What an agent still has from there on; `end` is True where nothing more will come."""
+
+    v: int
+    pieces: list[StoredPiece]
+    end: bool
+    message: str | None
+    """Why there is nothing, where that is so."""
+
+
+class Event(TypedDict):
+    """One state change of a job; `seq` counts within the job from 1."""
+
+    v: int
+    seq: int
+    at: str
+    tenant: str
+    job: str
+    attempt: int | None
+    kind: str
+    state: str
+    node: str | None
+    reason: str | None
+    message: str | None
+    actor: str | None
+    data: dict[str, Any]
+
+
+class AuditRecord(TypedDict):
+    """Who did what; the last six names are those that auditors ask for."""
+
+    v: int
+    actor: str
+    before: Any
+    after: Any
+    user: str
+    namespace: str
+    gpu_request: dict[str, Any] | None
+    actual_usage: dict[str, Any] | None
+    timestamp: str
+    action: str
+
+
+class AttemptDocument(TypedDict):
+    """One try of a job, as stored and as shown."""
+
+    attempt: int
+    node: str
+    machine_id: str
+    boot_id: str
+    generation: int
+    state: str
+    reason: str | None
+    exit_code: int | None
+    message: str | None
+    assigned_at: str
+    started_at: str | None
+    ended_at: str | None
+    container_id: str | None
+    image_digest: str | None
+    gpus: list[GrantedGpu]
+    next_allowed_because: str | None
+    usage: AttemptUsage | None
+    log_chunks: int
+    stop: StopOrder | None
+    stop_requested_at: str | None
+
+
+class JobDocument(TypedDict):
+    """A job as stored at `job.<tenant>.<id>`, and at `done.<tenant>.<id>` once it is over."""
+
+    v: int
+    id: str
+    tenant: str
+    user: str
+    user_verified: bool
+    spec: dict[str, Any]
+    spec_sha256: str
+    state: str
+    reason: str | None
+    exit_code: int | None
+    message: str | None
+    verdict: Verdict | None
+    submitted_at: str
+    submit_seq: int
+    """Order of acceptance in the yard; breaks ties of age."""
+    started_at: str | None
+    ended_at: str | None
+    events: int
+    """Events emitted so far; the next one has this number plus 1."""
+    attempts: list[AttemptDocument]
+    not_charged: int
+    """Attempts that ended before the container started and cost the job nothing."""
+
+
+class NodeDocument(TypedDict):
+    """What is kept of a node at `node.<node>` across leaders."""
+
+    v: int
+    name: str
+    machine_id: str
+    boot_id: str
+    scheduling: str
+    scheduling_reason: str | None
+    facts: NodeFacts
+    generation: int
+    last_beat_at: str | None
+
+
+class OutRecord(TypedDict):
+    """Effects of one commit that are still to be published, in order."""
+
+    v: int
+    messages: list["OutMessage"]
+
+
+class OutMessage(TypedDict):
+    subject: str
+    body: dict[str, Any]
+
+
+class ErrorBody(TypedDict):
+    code: str
+    message: str
+    field: str | None
+    hint: str | None
+    errors: NotRequired[list[dict[str, Any]]]
+
+
+class ErrorReply(TypedDict):
+    v: int
+    error: ErrorBody
+
+
+class Page(TypedDict):
+    """The reply of a list operation; `next` is the cursor of the next page or None."""
+
+    v: int
+    items: list[Any]
+    next: str | None

@@ -1,0 +1,60 @@
+"""Sizes and durations as people write them, and the one form they are kept in."""
+
+import math
+import re
+from typing import Final
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_SIZE_UNITS: Final[dict[str, int]] = {
+    unit: 1024**power
+    for power, units in enumerate((("b",), ("k", "kb", "ki", "kib"), ("m", "mb", "mi", "mib")))
+    for unit in units
+} | {
+    unit: 1024 ** (power + 3)
+    for power, units in enumerate((("g", "gb", "gi", "gib"), ("t", "tb", "ti", "tib")))
+    for unit in units
+}
+_DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?")
+_CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?")
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes of a size in Docker's manner: a bare number is bytes, `8g` is 8 GiB.
+
+    Raises ValueError with a line that names the accepted forms.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2].lower() if match else ""
+    if match is None or (unit and unit not in _SIZE_UNITS):
+        raise ValueError(f"'{text}' is not a size; write it as 512m, 8g or 8GiB")
+    return math.ceil(float(match[1]) * (_SIZE_UNITS[unit] if unit else 1))
+
+
+def parse_size_mib(text: str) -> int:
+    """MiB of a size, rounded up; Docker's rules as `parse_size_bytes`."""
+    return math.ceil(parse_size_bytes(text) / 1024**2)
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of `90`, `90s`, `1h30m`, `2d`, or Slurm's `4:00:00`, `30:00` and `1-12:00:00`.
+
+    Raises ValueError with a line that names the accepted forms.
+    """
+    cleaned = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", cleaned):
+        return float(cleaned)
+    if clock := _CLOCK.fullmatch(cleaned):
+        days, first, second, third = (int(part) if part else 0 for part in clock.groups())
+        if clock[4] is None and not clock[1]:
+            return first * 60 + second
+        return days * 86400 + first * 3600 + second * 60 + third
+    match = _DURATION.fullmatch(cleaned)
+    if not cleaned or match is None:
+        raise ValueError(f"'{text}' is not a duration; write it as 90s, 30m, 4h, 2d or 4:00:00")
+    whole = int(match[1] or 0) * 86400 + int(match[2] or 0) * 3600 + int(match[3] or 0) * 60
+    return whole + float(match[4] or 0)
+
+
+def format_duration(seconds: float) -> str:
+    """The kept form: seconds with their unit, as `14400s`; `parse_duration_s` reads it back."""
+    return f"{seconds:g}s" if seconds < 1e6 else f"{round(seconds)}s"

@@ -1,0 +1,94 @@
+"""Logs of the daemons: one JSON object per line in services, readable lines on a terminal.
+
+Both structlog's loggers and those of the standard library (the bus uses them) come out in the same
+form, on standard error. structlog is loaded by the first call, so importing this costs nothing.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
+
+LEVEL_VARIABLE: Final = "GPUYARD_LOG_LEVEL"
+FORMAT_VARIABLE: Final = "GPUYARD_LOG_FORMAT"
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMATS: Final = ("json", "text")
+_OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def configure(
+    *,
+    level: str | None = None,
+    format: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Sets the process's logging up; call it once, before the first event.
+
+    What is None comes from GPUYARD_LOG_LEVEL and GPUYARD_LOG_FORMAT, then from the defaults: info,
+    and text on a terminal but JSON elsewhere. Raises ValueError for a word that is none of these.
+    """
+    import structlog
+
+    level = _choice(level or environment.get(LEVEL_VARIABLE) or "info", LEVELS, "log level")
+    default = "text" if sys.stderr.isatty() else "json"
+    format = _choice(format or environment.get(FORMAT_VARIABLE) or default, FORMATS, "log format")
+    number = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _add_extra],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_rendering(format),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    for noisy in ("asyncio", "docker", "urllib3", "nats"):
+        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+
+
+def logger(**bound: Any) -> Any:
+    """A structlog logger with `bound` in each of its events."""
+    import structlog
+
+    return structlog.get_logger().bind(**bound)
+
+
+def _rendering(format: str) -> list[Any]:
+    import structlog
+
+    if format == "text":
+        coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        return [structlog.dev.ConsoleRenderer(colors=coloured)]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+def _add_extra(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The `extra` of a standard-library call as fields of the event."""
+    record = event.get("_record")
+    if record is not None:
+        extra = {k: v for k, v in vars(record).items() if k not in _OWN_FIELDS and k not in event}
+        event.update(extra)
+    return event
+
+
+def _choice(word: str, known: tuple[str, ...], what: str) -> str:
+    word = word.lower()
+    if word not in known:
+        raise ValueError(f"{word} is no {what}; known are {', '.join(known)}")
+    return word

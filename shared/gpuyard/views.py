@@ -1,0 +1,319 @@
+"""What every reader is shown: jobs (INTERFACES table B) and nodes (table C).
+
+One module for the API, the CLI, the SDK and the web page. Keys are always present; unknown is
+None, never 0; times are RFC 3339 UTC; units are in names.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NotRequired
+
+from gpuyard._typing import TypedDict
+from gpuyard.messages import AttemptDocument, Event, GrantedGpu, JobDocument
+from gpuyard.model.gpus import GpusRequested
+from gpuyard.model.node import (
+    ForeignProcess,
+    GpuFacts,
+    GpuSample,
+    Health,
+    MigFacts,
+    NodeFacts,
+    NodeReason,
+)
+from gpuyard.model.quantities import parse_duration_s
+from gpuyard.model.states import HOLDING_STATES, GpuHealth
+from gpuyard.model.verdicts import Verdict
+
+UNKNOWN_HEALTH: Health = {"state": GpuHealth.UNHEALTHY, "reason": "gpu_sample_stale", "since": None}
+
+
+class HeldGpu(TypedDict):
+    """A GPU (or a part of one) that an attempt holds."""
+
+    uuid: str
+    index: int | None
+    milli: int
+    memory_mib: int | None
+    core_percent: int | None
+    enforced: str
+    """exclusive, hard, mps or audited."""
+
+
+class JobView(TypedDict):
+    """One element of `gpuyard jobs --json`; the last three keys are in `job --json` alone."""
+
+    v: int
+    id: str
+    name: str | None
+    tenant: str
+    user: str
+    user_verified: bool
+    labels: dict[str, str]
+    state: str
+    reason: str | None
+    exit_code: int | None
+    message: str | None
+    verdict: Verdict | None
+    image: str | None
+    image_digest: str | None
+    command: list[str] | None
+    priority: int | None
+    preemptible: bool
+    borrowed: bool
+    gpus_requested: GpusRequested
+    milli_gpu: int | None
+    node: str | None
+    node_state: str | None
+    attempt: int | None
+    gpus: list[HeldGpu]
+    isolation: str | None
+    """`none` where the job runs as a plain process; None where it runs in a container."""
+    submitted_at: str
+    started_at: str | None
+    ended_at: str | None
+    max_runtime_s: float | None
+    stop_requested_at: str | None
+    queue_position: int | None
+    spec: NotRequired[dict[str, Any]]
+    attempts: NotRequired[list[dict[str, Any]]]
+    events: NotRequired[list[Event]]
+
+
+class GrantView(TypedDict):
+    tenant: str
+    job: str
+    attempt: int
+    milli: int
+
+
+class GpuView(TypedDict):
+    uuid: str
+    index: int
+    name: str | None
+    labels: dict[str, str]
+    compute_capability: str | None
+    memory_total_mib: int | None
+    memory_reserved_mib: int | None
+    memory_used_mib: int | None
+    memory_free_mib: int | None
+    memory_foreign_mib: int | None
+    utilization_percent: int | None
+    temperature_c: int | None
+    power_w: float | None
+    health: Health
+    mig: MigFacts | None
+    free_milli: int
+    grants: list[GrantView]
+    foreign: list[ForeignProcess]
+    missing: list[str]
+
+
+class NodeView(TypedDict):
+    """One element of `gpuyard nodes --json`."""
+
+    v: int
+    name: str
+    state: str
+    scheduling: str
+    reasons: list[NodeReason]
+    labels: dict[str, str]
+    driver_version: str | None
+    cuda_version: str | None
+    docker_version: str | None
+    agent_version: str
+    boot_id: str
+    generation: int
+    runtime: str
+    gpu_injection: str
+    sharing: str
+    cpus: float | None
+    cpus_free: float | None
+    memory_mib: int | None
+    memory_free_mib: int | None
+    last_beat_at: str | None
+    jobs: list[str]
+    missing: list[str]
+    gpus: list[GpuView]
+    links: list[dict[str, Any]]
+
+
+def milli_requested(requested: Mapping[str, Any], held: Sequence[GrantedGpu] = ()) -> int | None:
+    """milli-GPU of a request: 1000 per whole GPU; None while `all` or a share is not placed."""
+    if held:
+        return sum(gpu["milli"] for gpu in held)
+    if requested["all"] or requested["memory_mib"] is not None:
+        return None
+    if requested["core_percent"] is not None:
+        return round(requested["core_percent"] * 10)
+    return 1000 * (int(requested["count"]) or len(requested["ids"]))
+
+
+def _held(gpus: Iterable[GrantedGpu], index_of: Mapping[str, int]) -> list[HeldGpu]:
+    return [
+        {
+            "uuid": gpu["uuid"],
+            "index": index_of.get(gpu["uuid"]),
+            "milli": gpu["milli"],
+            "memory_mib": gpu["memory_mib"],
+            "core_percent": gpu["core_percent"],
+            "enforced": "exclusive" if gpu["milli"] == 1000 else "audited",
+        }
+        for gpu in gpus
+    ]
+
+
+def job_view(
+    document: JobDocument,
+    *,
+    node_state: str | None = None,
+    runtime: str | None = None,
+    gpu_index: Mapping[str, int] | None = None,
+    queue_position: int | None = None,
+    verdict: Verdict | None = None,
+) -> JobView:
+    """A stored job as readers see it; what the document cannot know comes as arguments."""
+    spec = document["spec"]
+    last: AttemptDocument | None = document["attempts"][-1] if document["attempts"] else None
+    is_holding = document["state"] in HOLDING_STATES
+    held = last["gpus"] if last and is_holding else []
+    requested = spec.get("gpus") or _NO_GPUS
+    max_runtime = spec.get("max_runtime")
+    return {
+        "v": 1,
+        "id": document["id"],
+        "name": spec.get("name"),
+        "tenant": document["tenant"],
+        "user": document["user"],
+        "user_verified": document["user_verified"],
+        "labels": spec.get("labels") or {},
+        "state": document["state"],
+        "reason": document["reason"],
+        "exit_code": document["exit_code"],
+        "message": document["message"],
+        "verdict": verdict if verdict is not None else document["verdict"],
+        "image": spec.get("image"),
+        "image_digest": last["image_digest"] if last else None,
+        "command": spec.get("command"),
+        "priority": spec.get("priority"),
+        "preemptible": bool(spec.get("preemptible")),
+        "borrowed": False,
+        "gpus_requested": requested,
+        "milli_gpu": milli_requested(requested, held),
+        "node": last["node"] if last and document["state"] != "queued" else None,
+        "node_state": node_state if is_holding else None,
+        "attempt": last["attempt"] if last else None,
+        "gpus": _held(held, gpu_index or {}),
+        "isolation": "none" if runtime == "process" else None,
+        "submitted_at": document["submitted_at"],
+        "started_at": document["started_at"],
+        "ended_at": document["ended_at"],
+        "max_runtime_s": parse_duration_s(max_runtime) if max_runtime else None,
+        "stop_requested_at": last["stop_requested_at"] if last and is_holding else None,
+        "queue_position": queue_position,
+    }
+
+
+_NO_GPUS: GpusRequested = {
+    "count": 0,
+    "all": False,
+    "ids": [],
+    "memory_mib": None,
+    "core_percent": None,
+    "mig": None,
+}
+_ATTEMPT_KEYS = (
+    "attempt",
+    "node",
+    "reason",
+    "exit_code",
+    "message",
+    "assigned_at",
+    "started_at",
+    "ended_at",
+    "container_id",
+    "gpus",
+    "next_allowed_because",
+    "usage",
+)
+
+
+def job_detail(view: JobView, document: JobDocument, events: Sequence[Event]) -> JobView:
+    """`view` with the three rows that only `gpuyard job` shows."""
+    return view | {  # type: ignore[return-value]  # a TypedDict union of the same keys
+        "spec": document["spec"],
+        "attempts": [
+            {key: attempt[key] for key in _ATTEMPT_KEYS}  # type: ignore[literal-required]
+            for attempt in document["attempts"]
+        ],
+        "events": list(events),
+    }
+
+
+def gpu_view(
+    facts: GpuFacts, sample: GpuSample | None, *, free_milli: int, grants: list[GrantView]
+) -> GpuView:
+    """One GPU from its facts and its last sample; without a sample nothing is guessed."""
+    return {
+        "uuid": facts["uuid"],
+        "index": facts["index"],
+        "name": facts["name"],
+        "labels": facts["labels"],
+        "compute_capability": facts["compute_capability"],
+        "memory_total_mib": facts["memory_total_mib"],
+        "memory_reserved_mib": facts["memory_reserved_mib"],
+        "memory_used_mib": sample["memory_used_mib"] if sample else None,
+        "memory_free_mib": sample["memory_free_mib"] if sample else None,
+        "memory_foreign_mib": sample["memory_foreign_mib"] if sample else None,
+        "utilization_percent": sample["utilization_percent"] if sample else None,
+        "temperature_c": sample["temperature_c"] if sample else None,
+        "power_w": sample["power_w"] if sample else None,
+        "health": sample["health"] if sample else UNKNOWN_HEALTH,
+        "mig": facts["mig"],
+        "free_milli": free_milli,
+        "grants": grants,
+        "foreign": sample["foreign"] if sample else [],
+        "missing": sorted({*facts["missing"], *(sample["missing"] if sample else ())}),
+    }
+
+
+def node_view(
+    *,
+    name: str,
+    state: str,
+    scheduling: str,
+    reasons: list[NodeReason],
+    facts: NodeFacts,
+    boot_id: str,
+    generation: int,
+    cpus_free: float | None,
+    memory_free_mib: int | None,
+    last_beat_at: str | None,
+    jobs: list[str],
+    gpus: list[GpuView],
+) -> NodeView:
+    """A node from its facts and from what the coordinator keeps of it."""
+    return {
+        "v": 1,
+        "name": name,
+        "state": state,
+        "scheduling": scheduling,
+        "reasons": reasons,
+        "labels": facts["labels"],
+        "driver_version": facts["driver_version"],
+        "cuda_version": facts["cuda_version"],
+        "docker_version": facts["docker_version"],
+        "agent_version": facts["agent_version"],
+        "boot_id": boot_id,
+        "generation": generation,
+        "runtime": facts["runtime"],
+        "gpu_injection": facts["gpu_injection"],
+        "sharing": facts["sharing"],
+        "cpus": facts["cpus"],
+        "cpus_free": cpus_free,
+        "memory_mib": facts["memory_mib"],
+        "memory_free_mib": memory_free_mib,
+        "last_beat_at": last_beat_at,
+        "jobs": jobs,
+        "missing": facts["missing"],
+        "gpus": gpus,
+        "links": [dict(link) for link in facts["links"]],
+    }

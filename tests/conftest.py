@@ -1,0 +1,14 @@
+"""Fixtures every test may use, and the marker of those that need a Docker engine."""
+
+import pytest
+
+pytest_plugins = ["tests.support.engine", "tests.support.nats_server"]
+
+_NEED_AN_ENGINE = {"busybox_image", "docker_engine", "private_engine"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks each test that asks for an engine with `docker`, so that none is forgotten."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _NEED_AN_ENGINE.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.docker)
