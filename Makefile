@@ -45,6 +45,7 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate_reference.py --check
 
 format: .venv/ready
 	$(BIN)/ruff format .

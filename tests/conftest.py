@@ -2,7 +2,11 @@
 
 import pytest
 
-pytest_plugins = ["tests.support.engine", "tests.support.nats_server"]
+pytest_plugins = [
+    "tests.support.engine",
+    "tests.support.nats_server",
+    "tests.support.running_yard",
+]
 
 _NEED_AN_ENGINE = {"busybox_image", "docker_engine", "private_engine"}
 

@@ -205,6 +205,8 @@ class Link:
         sent_at = channel.sent.pop(seq, None) if channel else None
         if channel is None or sent_at is None:
             return  # for another process's node, or answered twice
+        if message.headers.get("Status") == "503":
+            return  # the server's own word that no leader listens now
         try:
             reply = message.body()
             lease_s = reply.get("lease_s")

@@ -87,12 +87,15 @@ class LogShipper:
         mark: LogMark,
         on_progress: Callable[[LogMark], None],
         limit_bytes: int,
+        clock: Callable[[], float],
     ) -> None:
+        """`clock` is the boot clock, on which beats are timed too."""
         self._key = key
         self._read = read
         self._publish = publish
         self._on_progress = on_progress
         self._limit = limit_bytes
+        self._clock = clock
         self.mark = mark
         self._pending: list[_Segment] = []
         self._pending_bytes = 0
@@ -150,23 +153,28 @@ class LogShipper:
         """Reads from the mark to the end, then says so; what was pending is read again."""
         self._pending, self._pending_bytes = [], 0
         self._tails = {1: _Tail(), 2: _Tail()}
+        is_cut = self.mark.published >= self._limit
         position = LogPosition(self.mark.stdout, self.mark.stderr)
         flusher: asyncio.Task[None] | None = None
         try:
             async for piece in self._read(position):
-                if self.mark.published >= self._limit:
-                    self._tails[_stream(piece)].add(piece.offset, piece.data)
+                if self.mark.published + self._pending_bytes >= self._limit:
+                    if is_cut:
+                        self._tails[_stream(piece)].add(piece.offset, piece.data)
+                    else:
+                        await self._announce_cut(piece)
+                    is_cut = True
                     continue
                 self._take(piece)
                 if flusher is None:
                     flusher = asyncio.create_task(self._flush_in_time())
                 if self._pending_bytes >= MAX_LOG_CHUNK_BYTES:
                     await self._flush()
+            await self._flush()  # after this the flusher is idle: ending it loses nothing
         finally:
             if flusher is not None:
                 flusher.cancel()
                 await asyncio.gather(flusher, return_exceptions=True)
-        await self._flush()
         await self._finish()
 
     def _take(self, piece: LogPiece) -> None:
@@ -201,6 +209,12 @@ class LogShipper:
                     await self._send(segment.stream, offset + start, part)
             self._last_flush = asyncio.get_running_loop().time()
 
+    async def _announce_cut(self, piece: LogPiece) -> None:
+        """The marker where the limit cut: an empty chunk whose `lost_bytes` begin the gap."""
+        await self._flush()
+        async with self._send_lock:
+            await self._send(_stream(piece), piece.offset + len(piece.data), b"")
+
     async def _finish(self) -> None:
         async with self._send_lock:
             for stream, tail in self._tails.items():
@@ -233,7 +247,7 @@ class LogShipper:
             **moved,
         )
         self._marks.append(before)
-        self._sent.append(_Sent(chunk, before, asyncio.get_running_loop().time()))
+        self._sent.append(_Sent(chunk, before, self._clock()))
         self._sent_bytes += len(data)
         while self._sent_bytes > BUFFER_BYTES or len(self._sent) > MAX_MARKS:
             self._forget_oldest()
@@ -256,7 +270,7 @@ class LogShipper:
                 async with self._send_lock:
                     for sent in [s for s in self._sent if s.chunk["n"] >= self._stored]:
                         await self._publish_until_sent(sent.chunk)
-                        sent.at = asyncio.get_running_loop().time()
+                        sent.at = self._clock()
                 return
             await self._read_again()
         finally:

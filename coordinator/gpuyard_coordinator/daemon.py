@@ -9,8 +9,17 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Delivery, Message, PullLoop, Sizes, ensure_streams
-from gpuyard.errors import NotAllowed, ProtocolError
+from gpuyard.bus import (
+    Bus,
+    Delivery,
+    JetStream,
+    Message,
+    PullLoop,
+    Sizes,
+    StreamRefusal,
+    ensure_streams,
+)
+from gpuyard.errors import NotAllowed, ProtocolError, Unavailable
 from gpuyard.messages import Beat, Token
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
@@ -33,6 +42,7 @@ from gpuyard_coordinator.submissions import read_submission
 
 log = structlog.get_logger()
 INTAKE: Final = "coordinator"
+INSUFFICIENT_STORAGE: Final = 10047
 _LOOPBACK: Final = ("127.", "localhost", "[::1]")
 _BEAT: Final = TypeAdapter(Beat)
 
@@ -49,6 +59,30 @@ def check_reach(settings: CoordinatorSettings) -> None:
         )
 
 
+async def make_streams(jetstream: JetStream, max_gib: float | None) -> None:
+    """The streams at their default sizes, or at the largest fraction that the server can store.
+
+    With `max_gib` exactly that. Raises Unavailable where even a sixteenth does not fit.
+    """
+    whole = Sizes().total_bytes
+    tries = (
+        [whole // part for part in (1, 2, 4, 8, 16)] if max_gib is None else [max_gib * 1024**3]
+    )
+    for size in tries:
+        try:
+            await ensure_streams(jetstream, sizes=Sizes.within(int(size)))
+        except StreamRefusal as refusal:
+            if refusal.code != INSUFFICIENT_STORAGE:
+                raise
+            log.warning("streams do not fit", asked_mib=int(size) // 1024**2)
+        else:
+            return
+    raise Unavailable(
+        f"the bus cannot store the {int(tries[-1]) // 1024**2} MiB that the yard needs at least: "
+        "raise max_file_store in the server's jetstream block, or free its disk"
+    )
+
+
 @dataclass(slots=True)
 class Daemon:
     bus: Bus
@@ -60,9 +94,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Returns once asked to stop, with the lease given back."""
-        limit = self.settings.store_max_gib
-        sizes = Sizes() if limit is None else Sizes.within(int(limit * 1024**3))
-        await ensure_streams(self.bus.jetstream, sizes=sizes)
+        await make_streams(self.bus.jetstream, self.settings.store_max_gib)
         stopped = asyncio.create_task(self.stopping.wait())
         try:
             while not self.stopping.is_set():

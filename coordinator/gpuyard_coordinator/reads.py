@@ -108,11 +108,17 @@ def live_page(
 
 def matcher(arguments: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
     """A filter over views from the arguments of `jobs`: state, user, node, name, since."""
-    states = set(arguments.get("state") or ())
+    asked = arguments.get("state") or []
+    asked = [asked] if isinstance(asked, str) else asked
+    if not isinstance(asked, list) or not all(isinstance(state, str) for state in asked):
+        raise RequestError("state must be a list of states", field="state")
+    states = set(asked)
     if unknown := states - {str(state) for state in JobState}:
         raise RequestError(f"no such state: {', '.join(sorted(unknown))}", field="state")
     exact = {key: arguments[key] for key in ("user", "node", "name") if arguments.get(key)}
     since = arguments.get("since")
+    if since is not None and not isinstance(since, str):
+        raise RequestError("since must be a time in RFC 3339", field="since")
 
     def keep(view: Mapping[str, Any]) -> bool:
         if states and view["state"] not in states:

@@ -58,7 +58,7 @@ async def test_a_request_is_answered_in_the_form_it_was_asked_in(
 async def test_an_answer_goes_only_to_the_callers_own_inbox(
     module_nats_server: NatsServer,
 ) -> None:
-    stolen = []
+    stolen: list[Message] = []
     async with bus_on(module_nats_server.url) as bus:
         await bus.app.subscribe("$KV.gpuyard.leader.epoch", stolen.append)
         await bus.app.subscribe(f"{subjects.AGENTS_INBOX}.node-11.x", stolen.append)

@@ -75,7 +75,7 @@ def _is_entry(entry: Mapping[str, Any]) -> bool:
         and entry["attempt"] >= 1
         and type(entry.get("generation")) is int
         and isinstance(entry.get("spec"), Mapping)
-        and isinstance(entry["spec"].get("image"), str)
+        and (isinstance(entry["spec"].get("image"), str) or entry.get("stop") is not None)
         and isinstance(entry.get("gpus"), list)
         and all(_is_grant(gpu) for gpu in entry["gpus"])
         and _is_stop(entry.get("stop"))

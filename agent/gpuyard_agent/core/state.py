@@ -89,6 +89,8 @@ class Attempt:
     # Volatile.
     container: Seen | None = None
     exit: Exit | None = None
+    confirmed_at: float = NEVER
+    """When this process last learned that the container exists."""
     absences: int = 0
     """Listings in a row, all begun after the start was confirmed, that lacked the container."""
     busy: str | None = None

@@ -139,10 +139,15 @@ def wake_at(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> 
 
 def deadline_of(want: WantedEntry, seen: Attempt, here: Here) -> float | None:
     """When `max_runtime` is over, on this boot's clock; None where there is no limit."""
-    limit = want["spec"].get("max_runtime")
-    if limit is None or seen.started is None or seen.started.boot_id != here.boot_id:
+    limit_s = max_runtime_of(want)
+    if limit_s is None or seen.started is None or seen.started.boot_id != here.boot_id:
         return None
-    return seen.started.at + parse_duration_s(str(limit))
+    return seen.started.at + limit_s
+
+
+def max_runtime_of(want: WantedEntry) -> float | None:
+    limit = want["spec"].get("max_runtime")
+    return None if limit is None else parse_duration_s(str(limit))
 
 
 def stop_grace_of(want: WantedEntry | None) -> float:

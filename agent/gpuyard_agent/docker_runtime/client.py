@@ -13,6 +13,7 @@ import urllib3
 from gpuyard_agent.docker_runtime.failures import broke_off, refusal, unavailable
 from gpuyard_agent.docker_runtime.streams import Address
 from gpuyard_agent.docker_runtime.threads import Workers
+from gpuyard_agent.docker_runtime.transport import mend
 
 T = TypeVar("T")
 
@@ -121,6 +122,8 @@ class EngineClient:
             timeout=self._timeout_s,
             max_pool_size=self._limit,
         )
+        if self.address.path is not None:
+            mend(api, self.address.path, timeout_s=self._timeout_s, connections=self._limit)
         # A proxy of the environment is never meant for the engine, and looking for one takes time.
         api.trust_env = False
         return api

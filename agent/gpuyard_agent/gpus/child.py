@@ -1,8 +1,9 @@
 """The process that talks to NVML: `python -m gpuyard_agent.gpus.child`.
 
-Requests come on standard input, answers go to standard output, framed as `framing` says. It ends when its input closes and never outlives its parent. It is
-expendable: a driver that hangs or crashes takes this process and nothing else. Only the standard
-library and the NVML binding are loaded, so that it starts fast and stays small.
+Requests come on standard input, answers go to standard output, framed as `framing` says. It ends
+when its input closes and never outlives its parent. It is expendable: a driver that hangs or
+crashes takes this process and nothing else. Only the standard library and the NVML binding are
+loaded, so that it starts fast and stays small.
 
 Options: `--parent PID`, `--proc DIR`, `--simulated FILE_OR_JSON` (a `NodeDefinition`).
 """
@@ -17,33 +18,18 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, BinaryIO, Final
 
+from gpuyard_agent.gpus.failures import Unusable, explain
 from gpuyard_agent.gpus.framing import LENGTH_BYTES, framed
 from gpuyard_agent.gpus.probe import Nvml, ProbeContext, probe
 from gpuyard_agent.gpus.processes import Identities, OwnProcesses, ProcIdentities
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
-_VERSION_MISMATCH: Final = 18
-_LIBRARY_NOT_FOUND: Final = 12
-_LIBRARY_FOLDERS: Final = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/local/nvidia/lib64",
-)
-
-
-class Unusable(Exception):
-    """NVML cannot be used now; `code` is one of the node's reason codes."""
-
-    def __init__(self, message: str, *, code: str = "nvml_unavailable") -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Source:
     """NVML, initialised when first needed and again after it failed as a whole."""
 
-    def __init__(self, nvml: Nvml, identities: Identities, *, proc_root: str) -> None:
+    def __init__(self, nvml: Nvml, identities: Identities, *, proc_root: str | None) -> None:
         self._nvml = nvml
         self._context = ProbeContext(identities)
         self._proc_root = proc_root
@@ -60,7 +46,7 @@ class Source:
             return dict(probe(self._nvml, self._context))
         except self._nvml.NVMLError as failure:
             self._reset()
-            return _failed(self._explain(failure))
+            return _failed(explain(failure, proc_root=self._proc_root))
 
     def _reset(self) -> None:
         if self._is_ready:
@@ -69,19 +55,6 @@ class Source:
                 self._nvml.nvmlShutdown()
             except self._nvml.NVMLError:
                 return  # it was not initialised any more, which is what is wanted
-
-    def _explain(self, failure: Exception) -> Unusable:
-        value = getattr(failure, "value", None)
-        if value == _VERSION_MISMATCH:
-            kernel = _kernel_driver(self._proc_root) or "unknown"
-            return Unusable(
-                f"the loaded driver is {kernel}, its user libraries are"
-                f" {_library_version() or 'unknown'}: reboot or reload the nvidia modules",
-                code="driver_mismatch",
-            )
-        if value == _LIBRARY_NOT_FOUND:
-            return Unusable("libnvidia-ml.so.1 was not found: is the NVIDIA driver installed?")
-        return Unusable(f"NVML: {failure}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,8 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             source = source or _source(options, moment)
             answer = source.answer(request)
-        except Unusable as failure:
-            answer = _failed(failure)
+        except ImportError as failure:
+            answer = _failed(
+                Unusable(f"the Python package nvidia-ml-py cannot be loaded: {failure}")
+            )
         answers.write(framed(answer))
         answers.flush()
     return 0
@@ -127,7 +102,7 @@ def _source(options: dict[str, str], moment: _Moment) -> Source:
         simulation = SimulatedNvml(
             _definition(options["simulated"]), clock=moment, hang=_hang, crash=_crash
         )
-        return Source(simulation, simulation, proc_root=proc_root)
+        return Source(simulation, simulation, proc_root=None)
     return Source(_binding(), ProcIdentities(proc_root), proc_root=proc_root)
 
 
@@ -138,10 +113,8 @@ def _binding() -> Any:
         placeholder = ModuleType("ctypes.util")
         placeholder.__dict__["find_library"] = lambda name: None
         sys.modules["ctypes.util"] = placeholder
-    try:
-        import pynvml
-    except ImportError as failure:
-        raise Unusable(f"the Python package nvidia-ml-py cannot be loaded: {failure}") from failure
+    import pynvml
+
     return pynvml
 
 
@@ -177,7 +150,7 @@ def _failed(failure: Unusable) -> dict[str, Any]:
         "links": [],
         "samples": [],
         "missing": [],
-        "error": str(failure),
+        "error": failure.message,
         "error_code": failure.code,
     }
 
@@ -210,23 +183,6 @@ def _read(requests: BinaryIO) -> dict[str, Any] | None:
         return None
     request = json.loads(requests.read(int.from_bytes(head, "big")) or b"null")
     return request if isinstance(request, dict) else None
-
-
-def _kernel_driver(proc_root: str) -> str | None:
-    try:
-        with open(f"{proc_root}/driver/nvidia/version", encoding="utf-8") as file:
-            words = file.readline().split()
-    except OSError:
-        return None
-    return next((word for word in words if word[:1].isdigit() and "." in word), None)
-
-
-def _library_version() -> str | None:
-    for folder in _LIBRARY_FOLDERS:
-        path = f"{folder}/libnvidia-ml.so.1"
-        if os.path.exists(path):
-            return os.path.realpath(path).partition(".so.")[2] or None
-    return None
 
 
 if __name__ == "__main__":

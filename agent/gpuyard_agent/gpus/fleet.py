@@ -83,7 +83,7 @@ def default_fleet(count: int, *, name: str = "node-{i}") -> list[SimulatedNode]:
 
 
 def load_fleet(path: str | Path) -> list[SimulatedNode]:
-    """The nodes of a fleet file, YAML or JSON; raises `FleetError` with one line naming the field."""
+    """The nodes of a fleet file, YAML or JSON; raises `FleetError`, one line with the field."""
     try:
         raw = Path(path).read_bytes()
         text = raw.decode("utf-8")

@@ -59,7 +59,7 @@ class Nvml(Protocol):
 class ProbeContext:
     """What a reading needs beside NVML, kept by its caller from one reading to the next."""
 
-    __slots__ = ("identities", "own", "uses_memory_v1", "wants_links")
+    __slots__ = ("identities", "own", "pids", "uses_memory_v1", "wants_links")
 
     def __init__(
         self,
@@ -72,6 +72,8 @@ class ProbeContext:
         self.own = own or OwnProcesses()
         self.wants_links = wants_links
         """Links cost milliseconds per pair and do not change: asked when True, else []."""
+        self.pids: set[int] = set()
+        """Every pid of the last reading."""
         self.uses_memory_v1 = False
         """Set once the driver turned out to lack the newer call."""
 
@@ -120,6 +122,7 @@ def probe(nvml: Nvml, context: ProbeContext) -> ProbeResult:
     date of the health are left to `GpuHistory`, on the agent's side.
     """
     count = int(nvml.nvmlDeviceGetCount())
+    context.pids.clear()
     guard = _Guard(nvml)
     driver_version = guard.read(lambda: _text(nvml.nvmlSystemGetDriverVersion()))
     cuda_version = guard.read(lambda: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion()))
@@ -137,6 +140,7 @@ def probe(nvml: Nvml, context: ProbeContext) -> ProbeResult:
         gpus.append(facts)
         samples.append(sample)
         handles.append((uuid, handle))
+    context.identities.forget_all_but(context.pids)
     links, all_known = read_links(nvml, handles) if context.wants_links else ([], True)
     if not all_known:
         missing.append("links")
@@ -204,6 +208,7 @@ def _sample(
     handle: Any,
 ) -> GpuSample:
     found = _read_processes(nvml, guard, handle)
+    context.pids.update(process.pid for process in found or ())
     foreign = foreign_processes(found or (), context.own, context.identities)
     memories = [process["memory_mib"] for process in foreign]
     known = [memory_mib for memory_mib in memories if memory_mib is not None]

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from gpuyard.model.node import GpuFacts, ProbeResult
 from gpuyard_agent.gpus.child_process import ChildFailed, ChildProcess
+from gpuyard_agent.gpus.failures import explain
 from gpuyard_agent.gpus.history import GpuHistory
 from gpuyard_agent.gpus.probe import ProbeContext, probe
 from gpuyard_agent.gpus.processes import OwnProcesses
@@ -22,8 +23,8 @@ DEADLINE_S: Final = 1.0
 FIRST_DEADLINE_S: Final = 5.0
 _BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _RENEW_AFTER_S: Final = 30.0
-"""A child whose NVML cannot be used is replaced that often: it may hold on to the library of a
-driver that has been upgraded since."""
+"""A child whose NVML, or one GPU of it, cannot be used is replaced that often: it may hold on to
+the library of a driver that was upgraded since, or to a GPU that was reset."""
 _MOST_DYING: Final = 3
 """Children that a hanging driver keeps from ending, before no more are started."""
 _LINK_TRIES: Final = 2
@@ -88,7 +89,7 @@ class Prober:
         self._child: ChildProcess | None = None
         self._dying: list[ChildProcess] = []
         self._good_at: float | None = None
-        self._unusable_since: float | None = None
+        self._impaired_since: float | None = None
         self._failures = 0
         self._last_failure = ""
         self._retry_at = clock()
@@ -123,10 +124,14 @@ class Prober:
                 return self._history.failed(str(failure), failure.code)
             self._failures = 0
             if reading.get("error"):
-                return self._unusable(reading, began)
-            self._unusable_since = None
+                self._renew_child(began, is_impaired=True)
+                code = reading.get("error_code") or "nvml_unavailable"
+                return self._history.failed(reading.get("error") or code, code)
             self._good_at = began
-            return self._history.accept(reading, links_asked=asks_links)
+            result = self._history.accept(reading, links_asked=asks_links)
+            states = {sample["health"]["state"] for sample in result["samples"]}
+            self._renew_child(began, is_impaired="lost" in states)
+            return result
 
     async def close(self) -> None:
         async with self._lock:
@@ -188,14 +193,14 @@ class Prober:
             self._dying.append(self._child)
             self._child = None
 
-    def _unusable(self, reading: ProbeResult, now: float) -> ProbeResult:
-        if self._unusable_since is None:
-            self._unusable_since = now
-        elif now - self._unusable_since >= _RENEW_AFTER_S:
+    def _renew_child(self, now: float, *, is_impaired: bool) -> None:
+        if not is_impaired:
+            self._impaired_since = None
+        elif self._impaired_since is None:
+            self._impaired_since = now
+        elif now - self._impaired_since >= _RENEW_AFTER_S:
             self._drop_child()
-            self._unusable_since = None
-        code = reading.get("error_code") or "nvml_unavailable"
-        return self._history.failed(reading.get("error") or code, code)
+            self._impaired_since = now
 
 
 class InlineProber:
@@ -263,5 +268,4 @@ class InlineProber:
         except SimulatedStall:
             return history.failed("NVML does not answer", "gpu_sample_stale")
         except nvml.NVMLError as failure:
-            code = "driver_mismatch" if failure.value == 18 else "nvml_unavailable"
-            return history.failed(f"NVML: {failure}", code)
+            return history.failed(*explain(failure, proc_root=None))

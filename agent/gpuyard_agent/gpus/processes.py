@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SHORT_ID: Final = 12
 """Digits of a container id that are shown where its name is not known."""
 _CONTAINER_ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-"""docker/ID, docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope, kubepods/…/ID: all of them."""
+"""As in docker/ID, docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope, kubepods/…/ID."""
 _MPS_SERVER: Final = "nvidia-cuda-mps"
 """How the kernel begins the name of the MPS daemon and its server (cut at 15 characters)."""
 
@@ -48,6 +48,10 @@ class Identities(Protocol):
     """Where a probe asks who a pid is."""
 
     def of(self, pid: int) -> Identity: ...
+
+    def forget_all_but(self, pids: Iterable[int]) -> None:
+        """Drops what is remembered of processes that are on no GPU any more."""
+        ...
 
 
 class GpuProcess(NamedTuple):
@@ -117,7 +121,6 @@ class ProcIdentities:
         return identity
 
     def forget_all_but(self, pids: Iterable[int]) -> None:
-        """Drops what is known of processes that are on no GPU any more."""
         keep = set(pids)
         self._known = {pid: entry for pid, entry in self._known.items() if pid in keep}
 

@@ -6,7 +6,7 @@ child process: only light imports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuyard_agent.gpus.processes import Identity
@@ -123,6 +123,9 @@ class SimulatedNvml:
                 container = process["container"]
                 return Identity(process["user"], (container,) if container else ())
         return Identity()
+
+    def forget_all_but(self, pids: Iterable[int]) -> None:
+        """Nothing is remembered: who a planted process is stands in the definition."""
 
     def nvmlInit(self) -> None:
         self.refresh()

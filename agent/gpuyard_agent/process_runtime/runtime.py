@@ -131,7 +131,7 @@ class ProcessRuntime:
         with contextlib.ExitStack() as stack:
             try:
                 files = {
-                    stream: stack.enter_context(open(folder.path / name, "rb"))
+                    stream: stack.enter_context((folder.path / name).open("rb"))
                     for stream, name in ((1, "stdout"), (2, "stderr"))
                 }
             except FileNotFoundError:

@@ -60,7 +60,8 @@ class Growth:
         return int(watch)
 
     def unwatch(self, watch: int) -> None:
-        if watch >= 0 and self._events.pop(watch, None) and self._fd >= 0 and self._libc:
+        known = self._events.pop(watch, None) is not None
+        if known and self._fd >= 0 and self._libc is not None:
             self._libc.inotify_rm_watch(self._fd, watch)
 
     def _read(self) -> None:

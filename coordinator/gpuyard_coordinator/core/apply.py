@@ -6,7 +6,7 @@ in with them.
 
 from typing import assert_never
 
-from gpuyard.errors import Conflict, InvalidJob, UnknownThing
+from gpuyard.errors import Conflict, InvalidJob, TooLarge, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
@@ -69,8 +69,9 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         _answer_repeat(event, same=is_same, now=now, effects=effects)
         return
     job = _new_job(cluster, event, now)
-    job.events = done["events"] if done else 0
     cluster.jobs[key] = job
+    cluster.recently_done.pop(key, None)
+    effects.done.pop(key, None)
     effects.emit(job, EventKind.ACCEPTED, now, message=event.note, actor=event.user)
     effects.outcomes.append(Outcome(event.ref, key=key))
     if done is not None and done["state"] == JobState.CANCELLED:
@@ -89,7 +90,7 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
 
 def _may_be_replaced(done: JobDocument) -> bool:
     """A record of a refusal, or of a cancel that came before its job, stands for no job yet."""
-    return done["reason"] == EndReason.INVALID or not done["spec_sha256"]
+    return not done["spec_sha256"]
 
 
 def _new_job(cluster: Cluster, event: Submitted, now: Now) -> Job:
@@ -106,7 +107,6 @@ def _new_job(cluster: Cluster, event: Submitted, now: Now) -> Job:
         priority=int(event.spec.get("priority", 50)),
         submitted_at=now.at,
         submit_seq=sequence,
-        queued_at=now.at,
     )
 
 
@@ -126,7 +126,9 @@ def _refuse(cluster: Cluster, event: Refused, now: Now, effects: Effects) -> Non
     done = _done(cluster, event.tenant, event.id, event.known)
     faults = [fault.as_dict() for fault in event.faults]
     effects.reject(event.tenant, event.id, event.sequence, faults, now, actor=event.user)
-    effects.outcomes.append(Outcome(event.ref, error=InvalidJob(event.faults)))
+    is_large = any(fault.code == TooLarge.code for fault in event.faults)
+    error = InvalidJob(event.faults, code=TooLarge.code if is_large else None)
+    effects.outcomes.append(Outcome(event.ref, error=error))
     if key in cluster.jobs or (done is not None and not _may_be_replaced(done)):
         return
     record = _record(event.tenant, event.id, event.user, JobState.FAILED, now)

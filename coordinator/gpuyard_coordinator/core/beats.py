@@ -9,11 +9,11 @@ from typing import Final
 from gpuyard.messages import Applied, AttemptReport, Beat
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState, NodeState
-from gpuyard_coordinator.core import ledger, lifecycle
+from gpuyard_coordinator.core import filters, ledger, lifecycle
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects
 from gpuyard_coordinator.core.events import NodeBeat
-from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now
+from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now, Settings
 
 _STATE_OF: Final = {
     AttemptState.PREPARING: JobState.PREPARING,
@@ -40,7 +40,7 @@ def apply_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) ->
     beat = event.beat
     node = cluster.nodes.get(beat["node"])
     if node is not None and (fault := _rival(cluster, node, beat, now)):
-        node.rival = beat["machine_id"]
+        node.rival, node.rival_beat = beat["machine_id"], now.mono
         effects.beats.append(BeatOutcome(event.ref, node.name, "duplicate_name", fault))
         return
     if node is None:
@@ -74,12 +74,15 @@ def judge_lateness(cluster: Cluster, now: Now, effects: Effects) -> None:
 
 def _rival(cluster: Cluster, node: Node, beat: Beat, now: Now) -> str | None:
     """Why a beat under this name comes from someone else while the node's own agent lives."""
-    is_alive = now.mono - node.last_beat <= cluster.settings.lost_s and node.instance != ""
+    is_alive = now.mono - node.last_beat <= cluster.settings.lost_s
     if not is_alive or beat["instance"] == node.instance:
         return None
     if beat["machine_id"] != node.machine_id:
         return f"machine {node.machine_id} beats as {node.name} already; give this one another name"
+    if node.instance == "":
+        return None  # none of this machine's agents has beaten to this leader yet
     is_older = beat["boot_id"] == node.boot_id and beat["started_ns"] <= node.started_ns
+    is_older = is_older or beat["boot_id"] == node.former_boot_id
     return "a newer agent of this machine beats already" if is_older else None
 
 
@@ -104,9 +107,10 @@ def _join(cluster: Cluster, beat: Beat, effects: Effects) -> Node:
 def _take_identity(node: Node, beat: Beat, effects: Effects) -> None:
     if beat["machine_id"] != node.machine_id:
         node.machine_id, node.boot_id = beat["machine_id"], beat["boot_id"]
+        node.former_boot_id = None
         effects.nodes.add(node.name)
     elif beat["boot_id"] != node.boot_id:
-        node.boot_id = beat["boot_id"]
+        node.former_boot_id, node.boot_id = node.boot_id, beat["boot_id"]
         effects.nodes.add(node.name)
     if beat["instance"] != node.instance:
         node.instance, node.started_ns = beat["instance"], beat["started_ns"]
@@ -116,10 +120,9 @@ def _take_identity(node: Node, beat: Beat, effects: Effects) -> None:
 
 
 def _take_facts(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> None:
-    if beat["generation"] == node.generation and beat["facts"] == node.facts and node.gpus:
+    if beat["generation"] == node.generation and beat["facts"] == node.facts:
         return
-    if beat["generation"] != node.generation or beat["facts"] != node.facts:
-        effects.nodes.add(node.name)
+    effects.nodes.add(node.name)
     node.facts, node.generation = beat["facts"], beat["generation"]
     ledger.rebuild_gpus(node)
     cluster.nodes_changed.add(node.name)
@@ -127,47 +130,37 @@ def _take_facts(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> N
 
 def _take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
     """Liveness, readiness and what the GPUs measured; the placer hears of what matters to it."""
-    before = _condition(node)
+    before = _condition(node, cluster.settings)
     node.last_beat, node.last_beat_at = now.mono, now.at
     cluster.beat_order[node.name] = None
     cluster.beat_order.move_to_end(node.name)
     node.reasons = beat["reasons"]
     node.is_adopting, node.is_stopping = beat["adopting"], beat["stopping"]
     node.sample_age_s = beat["sample_age_s"]
-    for sample in beat["samples"]:
-        gpu = node.gpus.get(sample["uuid"])
-        if gpu is not None:
-            gpu.sample = sample
+    samples = {sample["uuid"]: sample for sample in beat["samples"]}
+    for uuid, gpu in node.gpus.items():
+        gpu.sample = samples.get(uuid)  # what was not measured is unknown, not as it was
+    if now.mono - node.rival_beat > cluster.settings.lost_s:
+        node.rival = None
     whole = [reason for reason in node.reasons if reason["gpu"] is None]
     node.state = NodeState.UNREADY if whole else NodeState.READY
     applied = beat["applied"]
     if not node.is_proven and applied and tuple(applied["token"]) == cluster.token:
         node.is_proven = True
-    if _condition(node) != before:
+    if _condition(node, cluster.settings) != before:
         cluster.nodes_changed.add(node.name)
 
 
-def _condition(node: Node) -> tuple[object, ...]:
+def _condition(node: Node, settings: Settings) -> tuple[object, ...]:
     """All that a beat can change of whether and where a node takes work."""
-    return (
-        node.state,
-        node.is_proven,
-        node.is_adopting,
-        node.is_stopping,
-        (node.sample_age_s or 0.0) > 10.0,
-        node.sample_age_s is None,
-        [
-            gpu.sample and (gpu.sample["health"]["state"], gpu.sample["memory_foreign_mib"])
-            for gpu in node.gpus.values()
-        ],
-    )
+    blocks = [filters.gpu_block(gpu, settings) for gpu in node.gpus.values()]
+    return filters.node_block(node), filters.is_sampled(node), blocks
 
 
 def _covers(applied: Applied | None, revision: tuple[tuple[int, int], int]) -> bool:
     if applied is None:
         return False
-    generation, sequence = applied["token"]
-    return ((generation, sequence), applied["revision"]) >= revision
+    return (tuple(applied["token"]), applied["revision"]) >= revision
 
 
 def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: Effects) -> None:
@@ -177,10 +170,12 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
     ends = 0
     for report in beat["attempts"]:
         key = (report["tenant"], report["job"], report["attempt"])
-        reported.add(key)
         held = node.attempts.get(key)
+        if held is None or not _can_know(beat, held[1], report):
+            continue
+        reported.add(key)
         is_end = report["state"] == "ended"
-        if held is None or (is_end and ends >= ENDS_PER_BEAT):
+        if is_end and ends >= ENDS_PER_BEAT:
             continue
         ends += is_end
         _take_report(cluster, beat, held, report, now=now, effects=effects)
@@ -191,6 +186,15 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
         if proof is not None and ends < ENDS_PER_BEAT:
             ends += 1
             _end_unreported(cluster, job, attempt, proof, now=now, effects=effects)
+
+
+def _can_know(beat: Beat, attempt: Attempt, report: AttemptReport) -> bool:
+    """False for words about an attempt of another machine, and for one that was still to be
+    started when its host restarted: no agent starts it in another boot."""
+    if attempt.boot_id == beat["boot_id"]:
+        return True
+    is_waiting = report["state"] in (AttemptState.ACCEPTED, AttemptState.PREPARING)
+    return attempt.machine_id == beat["machine_id"] and not is_waiting
 
 
 def _proof_of_end(
@@ -220,7 +224,7 @@ def _end_unreported(
         cluster,
         job,
         attempt,
-        reason=EndReason.CANCELLED if lifecycle.job_was_cancelled(attempt) else reason,
+        reason=reason,
         exit_code=None,
         message=message,
         now=now,
@@ -242,13 +246,13 @@ def _take_report(
     attempt.usage = report["usage"] or attempt.usage
     attempt.log_chunks = report["log_chunks"]
     attempt.container_id = report["container_id"] or attempt.container_id
-    digest_came = report["image_digest"] is not None and attempt.image_digest is None
+    before = attempt.image_digest, attempt.started_at
     attempt.image_digest = report["image_digest"] or attempt.image_digest
     attempt.started_at = report["started_at"] or attempt.started_at
     if state is AttemptState.ENDED:
         _take_end(cluster, beat, job, attempt, report, now=now, effects=effects)
         return
-    if digest_came:
+    if before != (attempt.image_digest, attempt.started_at):
         effects.jobs.add(job.key)
     attempt.state = state
     _take_progress(job, attempt, report, now, effects)

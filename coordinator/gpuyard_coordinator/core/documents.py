@@ -1,7 +1,9 @@
 """Between the core's nouns and the documents that are stored or sent; nothing is decided here."""
 
+import json
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from gpuyard.messages import (
     AttemptDocument,
@@ -16,7 +18,12 @@ from gpuyard.model.verdicts import Verdict
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Shape
 
-DEFAULT_GRACE_S = 30.0
+DEFAULT_GRACE_S: Final = 30.0
+NO_FAULT_OF_THE_JOB: Final = "before the container started, no fault of the job; not charged"
+"""How `next_allowed_because` ends where another node is tried for free."""
+_ENTRY_BYTES: Final = 512
+_ENTRY_GPU_BYTES: Final = 128
+_GPUS_OF_ALL: Final = 16
 
 
 def grace_s(spec: dict[str, Any]) -> float:
@@ -28,13 +35,31 @@ def grace_s(spec: dict[str, Any]) -> float:
 def shape_of(spec: dict[str, Any]) -> Shape:
     """What placing a normalised spec depends on."""
     gpus = spec.get("gpus") or {}
+    count, ids = int(gpus.get("count") or 0), tuple(gpus.get("ids") or ())
+    devices = _GPUS_OF_ALL if gpus.get("all") else count + len(ids)
     return Shape(
-        gpus=int(gpus.get("count") or 0),
+        gpus=count,
         all_gpus=bool(gpus.get("all")),
-        gpu_ids=tuple(gpus.get("ids") or ()),
+        gpu_ids=ids,
         cpu_milli=round(float(spec.get("cpus") or 0) * 1000),
         memory_mib=int(spec.get("memory_mib") or 0),
         node=spec.get("node"),
+        document_kib=_document_kib(spec, devices),
+    )
+
+
+def _document_kib(spec: dict[str, Any], devices: int) -> int:
+    """A power of two, so that specs of about the same size share a shape."""
+    size = len(json.dumps(spec)) + _ENTRY_BYTES + devices * _ENTRY_GPU_BYTES
+    return 1 << (size // 1024).bit_length()
+
+
+def failed_to_start(attempts: Iterable[Attempt]) -> frozenset[str]:
+    """Nodes that a job is kept off, since one of its attempts could not be started there."""
+    return frozenset(
+        attempt.node
+        for attempt in attempts
+        if (attempt.next_allowed_because or "").endswith(NO_FAULT_OF_THE_JOB)
     )
 
 
@@ -90,11 +115,8 @@ def _attempt_document(attempt: Attempt) -> AttemptDocument:
 def job_from_document(document: JobDocument) -> Job:
     """A stored job as it stood at its last commit; reads back equal to what was written."""
     spec = document["spec"]
-    shape = shape_of(spec)
     attempts = [_attempt_from_document(attempt) for attempt in document["attempts"]]
-    failed = frozenset(a.node for a in attempts if a.ended_at and a.started_at is None)
-    if document["not_charged"]:
-        shape = replace(shape, excluded=failed)
+    shape = replace(shape_of(spec), excluded=failed_to_start(attempts))
     return Job(
         tenant=document["tenant"],
         id=document["id"],
@@ -110,7 +132,6 @@ def job_from_document(document: JobDocument) -> Job:
         reason=document["reason"],
         exit_code=document["exit_code"],
         message=document["message"],
-        queued_at=document["submitted_at"],
         started_at=document["started_at"],
         ended_at=document["ended_at"],
         events=document["events"],

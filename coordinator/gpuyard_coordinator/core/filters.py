@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuyard.model.node import GpuSample
 from gpuyard.model.states import GpuHealth, NodeState, Scheduling
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
+from gpuyard_coordinator.core.state import DOCUMENT_KIB, WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
 
 V = VerdictCode
 STALE_SAMPLE_S = 10.0
@@ -46,15 +47,25 @@ def gpu_block(gpu: Gpu, settings: Settings) -> VerdictCode | None:
     if gpu.facts["mig"] is not None:
         return V.INSUFFICIENT_GPUS
     sample = gpu.sample
-    if sample is None or sample["health"]["state"] in (GpuHealth.UNHEALTHY, GpuHealth.LOST):
-        return V.GPU_UNHEALTHY
-    if sample["health"]["state"] == GpuHealth.DIRTY:
+    health = sample["health"]["state"] if sample else GpuHealth.UNHEALTHY
+    if health == GpuHealth.DIRTY:
         return V.GPU_DIRTY
-    foreign = sample["memory_foreign_mib"] or 0
-    is_unknown = any(process["memory_mib"] is None for process in sample["foreign"])
-    if foreign > settings.foreign_tolerated_mib or is_unknown:
+    if sample is None or health != GpuHealth.HEALTHY:
+        return V.GPU_UNHEALTHY
+    foreign = _foreign_mib(sample)
+    if foreign is None or foreign > settings.foreign_tolerated_mib:
         return V.FOREIGN_MEMORY
     return None
+
+
+def _foreign_mib(sample: GpuSample) -> int | None:
+    """Memory that others hold on a GPU without grants; None where nobody can tell.
+
+    Where the driver lists no processes, all that is used is taken for theirs.
+    """
+    if sample["memory_foreign_mib"] is not None:
+        return sample["memory_foreign_mib"]
+    return None if sample["foreign"] else sample["memory_used_mib"]
 
 
 def is_sampled(node: Node) -> bool:
@@ -80,7 +91,9 @@ def find_ids(node: Node, gpu_ids: Iterable[str]) -> list[str] | None:
         if text.isdigit():
             matches = [u for u, gpu in node.gpus.items() if gpu.facts["index"] == int(text)]
         else:
-            matches = [u for u in node.gpus if u.lower().startswith(text.lower())]
+            prefix = text.lower()
+            matches = [u for u in node.gpus if u.lower().startswith(prefix)]
+            matches = [u for u in matches if u.lower() == prefix] or matches
         if len(matches) != 1 or matches[0] in found:
             return None
         found.append(matches[0])
@@ -98,13 +111,19 @@ def memory_mib_free(node: Node) -> int | None:
     return None if memory is None else memory - node.memory_mib_used
 
 
+def document_kib_free(node: Node) -> int:
+    return DOCUMENT_KIB - node.document_kib_used
+
+
 def room_block(node: Node, shape: Shape) -> NodeVerdict | None:
-    """What of the node's CPUs and memory does not suffice. Unknown is never free."""
+    """What of the node's CPUs, memory and document does not suffice. Unknown is never free."""
     cpus, memory = cpu_milli_free(node), memory_mib_free(node)
     if shape.cpu_milli and (cpus is None or cpus < shape.cpu_milli):
         return NodeVerdict(node.name, V.INSUFFICIENT_CPU, shape.cpu_milli, cpus)
     if shape.memory_mib and (memory is None or memory < shape.memory_mib):
         return NodeVerdict(node.name, V.INSUFFICIENT_MEMORY, shape.memory_mib, memory)
+    if document_kib_free(node) < shape.document_kib:
+        return NodeVerdict(node.name, V.NODE_DOCUMENT_FULL)
     return None
 
 
@@ -154,19 +173,24 @@ def _blocked_gpus(
     return NodeVerdict(node.name, V.INSUFFICIENT_GPUS, asked, free)
 
 
-def could_ever_run(cluster: Cluster, shape: Shape) -> bool:
-    """True if some known node that is not lost could hold the shape were it empty and well."""
-    return any(_could_hold(node, shape) for node in cluster.nodes.values())
+def could_ever_run(cluster: Cluster, shape: Shape, *, even_lost: bool = True) -> bool:
+    """True if some known node could hold the shape were it empty and well."""
+    return any(
+        _could_hold(node, shape)
+        for node in cluster.nodes.values()
+        if even_lost or node.state is not NodeState.LOST
+    )
 
 
 def _could_hold(node: Node, shape: Shape) -> bool:
-    if node.state is NodeState.LOST or node.name in shape.excluded:
+    if node.name in shape.excluded:
         return False
     if shape.node is not None and shape.node != node.name:
         return False
     if shape.gpu_ids and find_ids(node, shape.gpu_ids) is None:
         return False
-    if shape.gpus > len(node.gpus) or (shape.all_gpus and not node.gpus):
+    whole = sum(gpu.facts["mig"] is None for gpu in node.gpus.values())
+    if shape.gpus > whole or (shape.all_gpus and not whole):
         return False
     cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
     is_cpu_enough = not shape.cpu_milli or (cpus is not None and cpus * 1000 >= shape.cpu_milli)

@@ -2,6 +2,7 @@
 
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import (
+    DOCUMENT_KIB,
     WHOLE_GPU_MILLI,
     Attempt,
     AttemptRef,
@@ -26,6 +27,7 @@ def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
             gpu.free_milli -= granted["milli"]
     node.cpu_milli_used += job.shape.cpu_milli
     node.memory_mib_used += job.shape.memory_mib
+    node.document_kib_used += job.shape.document_kib
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
 
@@ -41,6 +43,7 @@ def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
             gpu.free_milli += gpu.grants.pop(key, 0)
     node.cpu_milli_used -= job.shape.cpu_milli
     node.memory_mib_used -= job.shape.memory_mib
+    node.document_kib_used -= job.shape.document_kib
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
 
@@ -78,4 +81,6 @@ def overcommitted(node: Node) -> list[str]:
         faults.append(f"{node.name}: {node.cpu_milli_used} milli-CPU used of {cpus}")
     if memory is not None and node.memory_mib_used > memory:
         faults.append(f"{node.name}: {node.memory_mib_used} MiB used of {memory}")
+    if node.document_kib_used > DOCUMENT_KIB:
+        faults.append(f"{node.name}: {node.document_kib_used} KiB in its wanted document")
     return faults

@@ -32,6 +32,7 @@ FREE_RETRIES: Final = 3
 """Other nodes tried for a job whose container never started through no fault of its own."""
 _ALWAYS_AGAIN: Final = frozenset({EndReason.PREEMPTED, EndReason.NODE_DRAINED})
 _CANCELLED_BY: Final = frozenset({EndReason.CANCELLED, EndReason.YARD_STOPPED})
+_NOT_THE_JOBS: Final = frozenset({Owner.PLATFORM, Owner.HARDWARE})
 
 
 class InvalidTransition(GpuyardError):
@@ -84,13 +85,20 @@ def request_stop(
     now: Now,
     effects: Effects,
 ) -> None:
-    """Asks the node of a held attempt to end it; asking again changes nothing."""
+    """Asks the node of a held attempt to end it; asking again changes nothing.
+
+    A cancel goes over an order that would let another attempt follow.
+    """
     attempt = job.last
-    if attempt is None or attempt.stop is not None:
+    if attempt is None or job_was_cancelled(attempt):
         return
-    attempt.stop = StopOrder(reason=reason, signal="SIGTERM", grace_s=documents.grace_s(job.spec))
-    attempt.stop_requested_at = now.at
-    move(job, S.STOPPING)
+    if attempt.stop is not None and reason not in _CANCELLED_BY:
+        return
+    grace_s = documents.grace_s(job.spec)
+    attempt.stop = StopOrder(reason=str(reason), signal="SIGTERM", grace_s=grace_s)
+    attempt.stop_requested_at = attempt.stop_requested_at or now.at
+    if job.state is not S.STOPPING:  # the node may be stopping it already, for its own reason
+        move(job, S.STOPPING)
     ledger.wanted_changed(cluster.nodes[attempt.node])
     effects.wanted.add(attempt.node)
     effects.emit(
@@ -121,10 +129,14 @@ def end_attempt(
     node = cluster.nodes[attempt.node]
     ledger.release(cluster, node, job, attempt)
     effects.wanted.add(node.name)
-    why = None if job_was_cancelled(attempt) else _why_again(cluster, job, attempt, is_stale)
-    if why is not None:
+    why = _why_again(cluster, job, attempt, is_stale)
+    if attempt.stop is not None and job_was_cancelled(attempt):
+        if why is not None or REASONS[reason].owner in _NOT_THE_JOBS:
+            # Only the cancel keeps another attempt from following: the attempt keeps its own end.
+            reason = EndReason(attempt.stop["reason"])
+    elif why is not None:
         attempt.next_allowed_because = why
-        if attempt.started_at is None and not is_stale:
+        if why.endswith(documents.NO_FAULT_OF_THE_JOB):
             job.not_charged += 1
             job.shape = without_node(job.shape, attempt.node)
         _requeue(cluster, job, why, now=now, effects=effects)
@@ -186,19 +198,21 @@ def _why_again(cluster: Cluster, job: Job, attempt: Attempt, is_stale: bool) -> 
     if reason in _ALWAYS_AGAIN:
         return f"{reason}: {row.text}"
     if attempt.started_at is None:
-        is_theirs = row.owner in (Owner.PLATFORM, Owner.HARDWARE)
+        is_theirs = row.owner in _NOT_THE_JOBS
         if not (is_theirs and row.retry is Retry.ELSEWHERE and job.not_charged < FREE_RETRIES):
             return None
-        if not filters.could_ever_run(cluster, without_node(job.shape, attempt.node)):
+        elsewhere = without_node(job.shape, attempt.node)
+        if not filters.could_ever_run(cluster, elsewhere, even_lost=False):
             return None
-        return f"{reason} before the container started, no fault of the job; not charged"
+        return f"{reason} {documents.NO_FAULT_OF_THE_JOB}"
     return _why_retry(job, attempt, reason)
 
 
 def _why_retry(job: Job, attempt: Attempt, reason: EndReason) -> str | None:
     """The job's own `retries`, for attempts that ran."""
     retries = job.spec.get("retries") or {}
-    used = sum(1 for a in job.attempts if a.started_at is not None) - 1
+    ran = [a for a in job.attempts if a.started_at is not None and a.reason not in _ALWAYS_AGAIN]
+    used = len(ran) - 1
     row = REASONS[reason]
     if row.retry is Retry.NEVER or used >= int(retries.get("max", 0)):
         return None
@@ -213,7 +227,6 @@ def _why_retry(job: Job, attempt: Attempt, reason: EndReason) -> str | None:
 
 def _requeue(cluster: Cluster, job: Job, why: str, *, now: Now, effects: Effects) -> None:
     ended = job.last
-    job.queued_at = now.at
     job.started_at = None
     move(job, S.QUEUED)
     cluster.queue.add(job)

@@ -47,7 +47,10 @@ class _Room:
     free: list[str]
     cpu_milli: int | None
     memory_mib: int | None
+    document_kib: int
     total: int
+    generation: int
+    """Of the inventory: GPUs asked for by index may be others in a new one."""
 
 
 @dataclass(slots=True)
@@ -68,7 +71,9 @@ class BestFit:
             free=filters.free_gpus(node, self.settings),
             cpu_milli=filters.cpu_milli_free(node),
             memory_mib=filters.memory_mib_free(node),
+            document_kib=filters.document_kib_free(node),
             total=len(node.gpus),
+            generation=node.generation,
         )
         self._put_in(room)
         self._grew = self._grew or old is None or _has_grown(old, room)
@@ -109,6 +114,7 @@ class BestFit:
             room.cpu_milli -= shape.cpu_milli
         if room.memory_mib is not None:
             room.memory_mib -= shape.memory_mib
+        room.document_kib -= shape.document_kib
         self._put_in(room)
 
     def _put_in(self, room: _Room) -> None:
@@ -130,16 +136,17 @@ def _has_grown(old: _Room, new: _Room) -> bool:
         not set(new.free) <= set(old.free)
         or (new.cpu_milli or 0) > (old.cpu_milli or 0)
         or (new.memory_mib or 0) > (old.memory_mib or 0)
-        or new.total != old.total
+        or new.document_kib > old.document_kib
+        or new.generation != old.generation
     )
 
 
 def _has_room(room: _Room, shape: Shape) -> bool:
     if shape.cpu_milli and (room.cpu_milli is None or room.cpu_milli < shape.cpu_milli):
         return False
-    return not shape.memory_mib or (
-        room.memory_mib is not None and room.memory_mib >= shape.memory_mib
-    )
+    if shape.memory_mib and (room.memory_mib is None or room.memory_mib < shape.memory_mib):
+        return False
+    return room.document_kib >= shape.document_kib
 
 
 def _choose(room: _Room, shape: Shape) -> list[str] | None:

@@ -60,11 +60,11 @@ class Planner:
         return plan
 
     def explain_new(self, keys: list[tuple[str, str]], now: Now) -> list[StillQueued]:
-        """Words for jobs that came or came back in this turn and still wait."""
+        """Words for jobs that came or came back in this turn and still wait, in queue order."""
+        jobs = [job for key in keys if (job := self.cluster.jobs.get(key)) is not None]
         waiting = []
-        for key in keys:
-            job = self.cluster.jobs.get(key)
-            if job is not None and self.cluster.queue.position(job) is not None:
+        for job in sorted(jobs, key=lambda job: job.order):
+            if self.cluster.queue.position(job) is not None:
                 code, message = self._explain(job.shape, now)
                 waiting.append(StillQueued(job.tenant, job.id, code, message))
         return waiting

@@ -7,7 +7,7 @@ Only `apply` and what it calls may change them.
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from gpuyard.messages import AttemptUsage, GrantedGpu, StopOrder, Token
+from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrder, Token
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
 from gpuyard.model.states import AttemptState, JobState, NodeState, Scheduling
@@ -18,6 +18,8 @@ Order = tuple[int, int, str, str]
 """Place in the queue: larger priority first, then age, then names."""
 
 WHOLE_GPU_MILLI: Final = 1000
+DOCUMENT_KIB: Final = MAX_WANTED_BYTES // 1024
+"""What the attempts of one node may take in its wanted document, which must fit one message."""
 
 
 class Now(NamedTuple):
@@ -50,6 +52,8 @@ class Shape:
     node: str | None = None
     excluded: frozenset[str] = frozenset()
     """Nodes that failed to start the job before."""
+    document_kib: int = 2
+    """Room that an attempt takes in its node's wanted document, rounded up to a power of two."""
 
     @property
     def wants_gpus(self) -> bool:
@@ -103,7 +107,6 @@ class Job:
     reason: str | None = None
     exit_code: int | None = None
     message: str | None = None
-    queued_at: str = ""
     started_at: str | None = None
     ended_at: str | None = None
     events: int = 0
@@ -117,6 +120,12 @@ class Job:
     @property
     def last(self) -> Attempt | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def queued_at(self) -> str:
+        """Since when a queued job waits: its submission, or the end of its last attempt."""
+        last = self.last
+        return (last.ended_at if last else None) or self.submitted_at
 
     @property
     def order(self) -> Order:
@@ -160,9 +169,14 @@ class Node:
     reasons: list[NodeReason] = field(default_factory=list)
     rival: str | None = None
     """Machine id that beats under the same name and was refused."""
+    rival_beat: float = 0.0
+    """Monotonic receipt of its last beat."""
+    former_boot_id: str | None = None
+    """The boot before this one, as far as this leader has seen it: its beats are late ones."""
     gpus: dict[str, Gpu] = field(default_factory=dict)
     cpu_milli_used: int = 0
     memory_mib_used: int = 0
+    document_kib_used: int = 0
     revision: int = 0
     """Grows whenever the wanted set changes; starts afresh with each token."""
     attempts: dict[AttemptRef, tuple[Job, Attempt]] = field(default_factory=dict)

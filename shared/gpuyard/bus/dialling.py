@@ -18,6 +18,8 @@ MINIMUM_VERSION: Final = (2, 12)
 CONNECT_TIMEOUT_S: Final = 2
 RECONNECT_WAIT_S: Final = 0.5
 PING_EVERY_S: Final = 5
+CLOSE_TIMEOUT_S: Final = 2.0
+RESETS_REFUSED: Final = 2
 
 
 class _Client(Client):
@@ -63,14 +65,7 @@ async def dial(
 ) -> Client:
     """A connected client, or `Unavailable` with the reason; the callbacks go on after that."""
     client = _Client()
-    last: list[Exception] = []
-    refused = asyncio.Event()
-
-    async def note(fault: Exception) -> None:
-        last[:] = [fault]
-        on_error(fault)
-        if _is_refusal(fault):
-            refused.set()
+    faults = _Faults(client, on_error)
 
     async def disconnected() -> None:
         on_disconnect()
@@ -79,28 +74,82 @@ async def dial(
         on_reconnect()
 
     options = _options(target) | {
-        "error_cb": note,
+        "error_cb": faults.note,
         "disconnected_cb": disconnected,
         "reconnected_cb": reconnected,
     }
-    connecting = asyncio.ensure_future(client.connect(**options))
-    giving_up = asyncio.ensure_future(refused.wait())
+    connecting = asyncio.ensure_future(_connect(client, options))
+    giving_up = asyncio.ensure_future(faults.refused.wait())
     try:
         await asyncio.wait(
             {connecting, giving_up}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
         if not connecting.done():
-            raise Unavailable(_why(target, last)) from (last[0] if last else None)
+            raise Unavailable(faults.describe(target)) from faults.last
         _raise_fault(target, connecting)
         _check_version(target, client)
     except BaseException:
         connecting.cancel()
         await asyncio.gather(connecting, return_exceptions=True)
-        await _drop(client)
+        await close_client(client)
         raise
     finally:
         giving_up.cancel()
     return client
+
+
+class _Faults:
+    """What went wrong while connecting, and whether trying again can help."""
+
+    def __init__(self, client: Client, on_error: Callable[[Exception], None]) -> None:
+        self.last: Exception | None = None
+        self.refused = asyncio.Event()
+        self._client = client
+        self._on_error = on_error
+        self._resets = 0
+
+    async def note(self, fault: Exception) -> None:
+        self.last = fault
+        self._on_error(fault)
+        # A server may hang up on a wrong secret before its reason was read.
+        self._resets += isinstance(fault, ConnectionError | nats.errors.UnexpectedEOF)
+        text = str(fault).lower()
+        if "authorization" in text or "authentication" in text or "certificate" in text:
+            self.refused.set()
+        if self._resets >= RESETS_REFUSED and self._wants_login:
+            self.refused.set()
+
+    def describe(self, target: Target) -> str:
+        if self.last is None:
+            return f"{target.shown} does not answer"
+        line = _line(self.last)
+        if "certificate" in line:
+            return f"{target.shown} has a certificate that is not trusted: {line}"
+        if self.refused.is_set() or (self._resets and self._wants_login):
+            return f"{target.shown} refused the credentials: {line}"
+        return f"cannot reach {target.shown}: {line}"
+
+    @property
+    def _wants_login(self) -> bool:
+        return bool(self._client._server_info.get("auth_required"))
+
+
+async def close_client(client: Client) -> None:
+    """Close within bounded time: the library waits for a peer that may never read again, and may
+    end its own waiting by a cancellation that is not ours."""
+    closing = asyncio.ensure_future(client.close())
+    try:
+        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
+    finally:
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+
+async def _connect(client: Client, options: dict[str, Any]) -> None:
+    await client.connect(**options)
+    # The library also returns when the server hung up in the middle of the greeting.
+    while not client.is_connected:
+        await asyncio.sleep(0.01)
 
 
 def _options(target: Target) -> dict[str, Any]:
@@ -164,29 +213,6 @@ def _check_version(target: Target, client: Client) -> None:
         )
 
 
-def _is_refusal(fault: Exception) -> bool:
-    text = str(fault).lower()
-    return "authorization" in text or "authentication" in text or "certificate" in text
-
-
-def _why(target: Target, last: list[Exception]) -> str:
-    if not last:
-        return f"{target.shown} does not answer"
-    if "certificate" in str(last[0]):
-        return f"{target.shown} has a certificate that is not trusted: {_line(last[0])}"
-    if _is_refusal(last[0]):
-        return f"{target.shown} refused the credentials: {_line(last[0])}"
-    return f"cannot reach {target.shown}: {_line(last[0])}"
-
-
 def _line(fault: BaseException) -> str:
     text = " ".join(str(fault).split()).strip("'")
     return text.removeprefix("nats: ") or type(fault).__name__
-
-
-async def _drop(client: Client) -> None:
-    try:
-        await asyncio.wait_for(client.close(), 1.0)
-    except (TimeoutError, OSError, AssertionError, nats.errors.Error):
-        # A client that never connected may not be able to close either.
-        return

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from gpuyard.bus.dialling import Target, dial
+from gpuyard.bus.dialling import Target, close_client, dial
 from gpuyard.bus.refusals import NoResponders
 from gpuyard.errors import LocalProtocolError, Unavailable
 
@@ -279,12 +279,9 @@ class Link:
         return True
 
     async def _bury(self, client: Client) -> None:
-        """Close within bounded time: the library waits for a peer that may never read again."""
+        """Close a client, and only then drop the pings that it may still answer."""
         probes = list(self._probes)
-        try:
-            await asyncio.wait_for(client.close(), 2.0)
-        except (TimeoutError, OSError, nats.errors.Error):
-            log.debug("bus client did not close in time")
+        await close_client(client)
         for probe in probes:
             probe.cancel()
         await asyncio.gather(*probes, return_exceptions=True)

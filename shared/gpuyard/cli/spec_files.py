@@ -105,9 +105,7 @@ def _yaml_line(fault: Any) -> str:
 def _checked(document: Any, shown: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UsageFault(f"{shown}: a job is a map of names to values, as 'image: …'")
-    count = 0
-    for path, value in _walk(document):
-        count += 1
+    for count, (path, value) in enumerate(_walk(document)):
         if count > MAX_NODES:
             # Aliases count as often as they are used: that is what would be sent.
             raise UsageFault(f"{shown}: it is too large, or its aliases refer to themselves")

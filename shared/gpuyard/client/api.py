@@ -14,7 +14,8 @@ TRY_S: Final = 2.0
 """A request in flight when its server goes away is lost, so each try is short."""
 ANSWER_S: Final = 5.0
 """How long a call tries altogether: a change of leader takes up to 3 s."""
-PAGE: Final = 1000
+PAGE: Final = 400
+"""Items asked for at once: a page of long jobs must stay below the bus's message limit."""
 
 
 class Api:

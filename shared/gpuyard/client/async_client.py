@@ -14,7 +14,7 @@ from gpuyard.client.config import Config, load_config
 from gpuyard.client.event_order import parse_event
 from gpuyard.client.follow import Follower, Notice, is_chunk, is_event
 from gpuyard.client.jobs import Job, LogLine, StillUnfinished
-from gpuyard.client.output import LineSplitter, parse_chunk
+from gpuyard.client.output import AttemptOutput, LineSplitter, parse_chunk
 from gpuyard.errors import RemoteProtocolError, Unavailable
 from gpuyard.messages import Event, LogChunk
 
@@ -225,7 +225,7 @@ class AsyncClient:
         if not follow:
             numbers = [item["attempt"] for item in job.view.get("attempts") or []]
             for number in numbers if attempt is None else [attempt]:
-                async for chunk in self._stored(job.id, number):
+                async for chunk in self._stored(job, number):
                     yield chunk
             return
         async with self.following(job, with_output=True) as follower:
@@ -233,19 +233,23 @@ class AsyncClient:
                 if is_chunk(item) and attempt in (None, item["attempt"]):
                     yield item
 
-    async def _stored(self, job: str, attempt: int) -> AsyncIterator[LogChunk]:
+    async def _stored(self, job: Job, attempt: int) -> AsyncIterator[LogChunk]:
         cursor: str | None = None
+        output = AttemptOutput(attempt)
+        body = {"id": job.id, "tenant": job.tenant, "attempt": attempt, "limit": LOG_PAGE}
         while True:
-            body = {"id": job, "attempt": attempt, "cursor": cursor, "limit": LOG_PAGE}
-            answer = await self.api.call("logs", body)
+            answer = await self.api.call("logs", body | {"cursor": cursor})
             for item in answer["items"]:
                 if chunk := parse_chunk(item):
-                    lost = item.get("lost_bytes")
-                    yield {**chunk, "lost_bytes": lost if type(lost) is int else 0}
+                    for ready in output.feed(chunk):
+                        yield ready
             following = answer.get("next")
             if following is None or following == cursor:
-                return
+                break
             cursor = following
+        while output.has_gap:
+            for ready in output.skip_gap():
+                yield ready
 
     async def logs(
         self, id: str, *, follow: bool = False, attempt: int | None = None
@@ -304,6 +308,16 @@ class AsyncClient:
     async def cancel(self, id: str, *, reason: str | None = None) -> Job:
         """Ask for the job's end and return it as it is then; `wait` for the end itself."""
         return Job.from_view((await self.api.call("cancel", {"id": id, "reason": reason}))["job"])
+
+    async def revoke(self, id: str, *, reason: str) -> None:
+        """Cancel a job whose `submit` was broken off: it never runs, or ends cancelled."""
+        await submission.revoke(
+            self.bus,
+            tenant=self.config.tenant,
+            user=self.config.user,
+            job=id,
+            reason=reason,
+        )
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Every node as `gpuyard nodes --json` shows it."""

@@ -27,10 +27,13 @@ class EventOrder:
         return self._drain()
 
     def history(self, events: Iterable[Event]) -> list[Event]:
-        """All events that the yard keeps: what is missing among them will not come any more."""
+        """All events that the yard keeps: what is missing among them will not come any more.
+
+        A refusal of another submission with the same id has a number of its own, so it is left.
+        """
         ready: list[Event] = []
         for event in sorted(events, key=lambda event: event["seq"]):
-            if event["seq"] > self.last_seq:
+            if event["seq"] > self.last_seq and event["kind"] != "rejected":
                 self._early.pop(event["seq"], None)
                 self.last_seq = event["seq"]
                 ready.append(event)

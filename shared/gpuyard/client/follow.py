@@ -24,6 +24,8 @@ GAP_S: Final = 0.3
 GIVE_UP_S: Final = 5.0
 """How long the rest of an ended attempt's output, or a gap, is waited for."""
 LOG_PAGE: Final = 256
+LOOK_S: Final = 0.01
+"""`wait` with hardly any time is the cheapest look at a job."""
 
 Item = Event | LogChunk
 Notice = Callable[[str], None]
@@ -59,6 +61,7 @@ class Follower:
         self.view: Mapping[str, Any] | None = None
         self.refusal: Event | None = None
         """The `rejected` event, where the submission was refused."""
+        self._body: dict[str, Any] = {"id": job, "tenant": tenant}
         self._bus = bus
         self._api = api
         self._with_output = with_output
@@ -209,7 +212,7 @@ class Follower:
         """One cheap look; all of it only where something was missed."""
         self._looked_at = self._loop.time()
         try:
-            answer = await self._api.call("wait", {"id": self.job, "timeout_s": 0})
+            answer = await self._api.call("wait", self._body | {"timeout_s": LOOK_S})
         except UnknownThing:
             if self._is_accepted:
                 raise
@@ -236,7 +239,7 @@ class Follower:
 
     async def _refresh(self) -> None:
         """The whole job: its events, its attempts and where they are."""
-        view = (await self._api.call("job", {"id": self.job}))["job"]
+        view = (await self._api.call("job", self._body))["job"]
         self._looked_at = self._loop.time()
         events = (parse_event(event) for event in view.get("events") or [])
         self._enter(self._order.history(event for event in events if event))
@@ -252,7 +255,7 @@ class Follower:
             return
         attempt = self._backlog[0]
         cursor = self._cursors.get(attempt)
-        body = {"id": self.job, "attempt": attempt, "cursor": cursor, "limit": LOG_PAGE}
+        body = self._body | {"attempt": attempt, "cursor": cursor, "limit": LOG_PAGE}
         answer = await self._api.call("logs", body)
         chunks = [chunk for item in answer["items"] if (chunk := parse_chunk(item))]
         self._output.stored(attempt, self._output.node_of(attempt), chunks)

@@ -8,6 +8,7 @@ what is missing and hands it what was stored.
 
 import base64
 import codecs
+import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
@@ -21,57 +22,63 @@ _STREAMS: Final[dict[int, Literal["stdout", "stderr"]]] = {1: "stdout", 2: "stde
 
 
 class AttemptOutput:
-    """Puts one attempt's chunks in order. `is_complete` once the end chunk's turn has come."""
+    """Puts one attempt's chunks in order. `is_complete` once the end chunk's turn has come.
+
+    A chunk's turn has come when every number before it has passed and so have the bytes before
+    it, those apart that its sender cut. Chunks sent again may be cut at other places.
+    """
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
         self.is_complete = False
         self.has_begun = False
-        self._next = 0
-        self._held: dict[int, LogChunk] = {}
-        self._delivered = {1: 0, 2: 0}
         self.held_bytes = 0
+        self._next = 0
+        self._delivered = {1: 0, 2: 0}
+        self._held: list[tuple[int, int, int, int, LogChunk]] = []
+        self._arrivals = 0
 
     @property
     def has_gap(self) -> bool:
-        """True while chunks are held because one before them is missing."""
+        """True while chunks are held because something before them is missing."""
         return bool(self._held)
 
     def feed(self, chunk: LogChunk) -> list[LogChunk]:
         """Take a chunk, in any order and any number of times; returns what can be shown now."""
         self.has_begun = True
-        if chunk["n"] > self._next:
-            if chunk["n"] not in self._held:
-                self._held[chunk["n"]] = chunk
-                self.held_bytes += len(chunk["data"])
-            return []
-        # A number that passed already may still hold new bytes: an agent that lost its count.
-        ready = self._pass(chunk)
-        if chunk["n"] == self._next:
-            self._next += 1
-            ready += self._drain()
-        return ready
+        # The arrival only keeps the heap from comparing two chunks that are the same.
+        self._arrivals += 1
+        key = (chunk["n"], chunk["stream"], chunk["offset"], self._arrivals)
+        heapq.heappush(self._held, (*key, chunk))
+        self.held_bytes += len(chunk["data"])
+        return self._drain()
 
     def skip_gap(self) -> list[LogChunk]:
         """Give up what is missing before the held chunks; the next one says how much it was."""
         if not self._held:
             return []
-        self._next = min(self._held)
-        return self._drain()
+        return self._pass(self._pop()) + self._drain()
 
     def _drain(self) -> list[LogChunk]:
         ready: list[LogChunk] = []
-        while (chunk := self._held.pop(self._next, None)) is not None:
-            self.held_bytes -= len(chunk["data"])
-            ready += self._pass(chunk)
-            self._next += 1
+        while self._held and self._has_turn(self._held[0][-1]):
+            ready += self._pass(self._pop())
         return ready
 
+    def _has_turn(self, chunk: LogChunk) -> bool:
+        begins = chunk["offset"] - chunk["lost_bytes"]
+        return chunk["n"] <= self._next and begins <= self._delivered[chunk["stream"]]
+
+    def _pop(self) -> LogChunk:
+        chunk = heapq.heappop(self._held)[-1]
+        self.held_bytes -= len(chunk["data"])
+        return chunk
+
     def _pass(self, chunk: LogChunk) -> list[LogChunk]:
+        self._next = max(self._next, chunk["n"] + 1)
         self.is_complete = self.is_complete or chunk["end"]
         stream, offset, data = chunk["stream"], chunk["offset"], chunk["data"]
-        seen = self._delivered.get(stream, 0)
-        end = offset + len(data)
+        seen, end = self._delivered[stream], offset + len(data)
         if end <= seen:
             return []
         self._delivered[stream] = end
@@ -238,19 +245,19 @@ def parse_chunk(body: Mapping[str, Any]) -> LogChunk | None:
             data = base64.b64decode(data, validate=True)
         except ValueError:
             return None
-    numbers = [body.get(key) for key in ("attempt", "n", "offset")]
+    numbers = [body.get(key, 0) for key in ("attempt", "n", "offset", "lost_bytes")]
     if any(type(number) is not int or number < 0 for number in numbers):
         return None
     if stream not in (1, 2) or not isinstance(data, bytes) or not isinstance(body.get("at"), str):
         return None
     return {
         "v": 1,
-        "attempt": body["attempt"],
-        "n": body["n"],
+        "attempt": numbers[0],
+        "n": numbers[1],
         "stream": stream,
-        "offset": body["offset"],
+        "offset": numbers[2],
         "at": body["at"],
         "data": data,
-        "lost_bytes": 0,
+        "lost_bytes": numbers[3],
         "end": body.get("end") is True,
     }

@@ -12,7 +12,7 @@ from gpuyard import codec, subjects
 from gpuyard.bus import Bus, NoResponders, Publication, StreamRefusal
 from gpuyard.client.api import Api
 from gpuyard.client.event_order import refusal_of
-from gpuyard.client.follow import Follower
+from gpuyard.client.follow import LOOK_S, Follower
 from gpuyard.client.jobs import Job
 from gpuyard.errors import FieldFault, InvalidJob, TooLarge, Unavailable, UnknownThing
 from gpuyard.messages import MAX_SPEC_BYTES, VERSION
@@ -20,6 +20,7 @@ from gpuyard.model import ids
 
 STORE_S: Final = 10.0
 """How long storing is tried."""
+REVOKE_S: Final = 3.0
 STORE_TRY_S: Final = 2.0
 ANSWER_S: Final = 5.0
 """How long the leader's answer is waited for once the job is stored."""
@@ -55,11 +56,23 @@ async def store(bus: Bus, *, tenant: str, user: str, job: str, data: bytes) -> N
 
     Raises `Unavailable` where that stayed unknown or undone until the deadline.
     """
-    publication = Publication(
-        subjects.submit(tenant, user), data, message_id=f"{tenant}/{job}", headers=_HEADERS
+    subject = subjects.submit(tenant, user)
+    await _publish(
+        bus, Publication(subject, data, message_id=f"{tenant}/{job}", headers=_HEADERS), STORE_S
     )
+
+
+async def revoke(bus: Bus, *, tenant: str, user: str, job: str, reason: str) -> None:
+    """Cancel a job whose submission may be under way: by the same stream, so never before it."""
+    data = codec.encode({"v": VERSION, "cancel": job, "reason": reason})
+    await _publish(
+        bus, Publication(subjects.submit(tenant, user), data, headers=_HEADERS), REVOKE_S
+    )
+
+
+async def _publish(bus: Bus, publication: Publication, limit_s: float) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + STORE_S
+    deadline = loop.time() + limit_s
     while True:
         try:
             await bus.jetstream.publish(publication, timeout_s=STORE_TRY_S)
@@ -68,20 +81,20 @@ async def store(bus: Bus, *, tenant: str, user: str, job: str, data: bytes) -> N
             raise Unavailable(f"the bus does not take the job: {fault}") from fault
         except Unavailable as fault:
             if loop.time() + 0.2 >= deadline:
-                raise _not_stored(bus, fault) from fault
+                raise _not_stored(bus, fault, limit_s) from fault
         await asyncio.sleep(0.2)
 
 
 _HEADERS: Final = {codec.CONTENT_TYPE: codec.MSGPACK_TYPE}
 
 
-def _not_stored(bus: Bus, fault: Unavailable) -> Unavailable:
+def _not_stored(bus: Bus, fault: Unavailable, limit_s: float) -> Unavailable:
     if isinstance(fault, NoResponders):
         return Unavailable(
             f"{bus.url} has no intake for jobs: no coordinator has ever run on this bus",
             code="no_leader",
         )
-    return Unavailable(f"the job was not stored within {STORE_S:g} s: {fault}", code=fault.code)
+    return Unavailable(f"the job was not stored within {limit_s:g} s: {fault}", code=fault.code)
 
 
 async def settle(follower: Follower, api: Api, *, name: str | None) -> Job:
@@ -103,7 +116,7 @@ async def _answered(follower: Follower, api: Api, name: str | None) -> Job:
     if follower.refusal is not None:
         raise refusal_of(follower.refusal)
     try:
-        answer = await api.call("wait", {"id": follower.job, "timeout_s": 0})
+        answer = await api.call("wait", {"id": follower.job, "timeout_s": LOOK_S})
     except Unavailable:
         # Accepted is accepted, even where the leader went away right after.
         return _unseen(follower, api, name, warning=None)

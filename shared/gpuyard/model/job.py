@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -25,14 +26,19 @@ DEFAULT_STOP_GRACE_S: Final = 30.0
 DEFAULT_GPU_SHM_MIB: Final = 8192
 
 
-def _seconds(value: Any) -> Any:
-    if isinstance(value, str):
-        return parse_duration_s(value)
+def _number(value: Any) -> Any:
+    """A truth value is no number, although it would pass for one."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
     return value
 
 
+def _seconds(value: Any) -> Any:
+    return parse_duration_s(value) if isinstance(value, str) else _number(value)
+
+
 def _mib(value: Any) -> Any:
-    return parse_size_mib(value) if isinstance(value, str) else value
+    return parse_size_mib(value) if isinstance(value, str) else _number(value)
 
 
 def _words(value: Any) -> Any:
@@ -42,8 +48,9 @@ def _words(value: Any) -> Any:
     return value
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=10 * 365 * 86400)]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0.001, le=10 * 365 * 86400)]
 Mib = Annotated[int, BeforeValidator(_mib), Field(gt=0, le=2**31)]
+Count = Annotated[int, BeforeValidator(_number)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")]
 
@@ -69,9 +76,9 @@ class Mount(_Part):
     @field_validator("target")
     @classmethod
     def _is_free(cls, value: str) -> str:
-        path = re.sub(r"/+", "/", value)
-        if ".." in path.split("/"):
+        if ".." in value.split("/"):
             raise ValueError("a mount target may not hold '..'")
+        path = posixpath.normpath(re.sub(r"/+", "/", value))
         for reserved in RESERVED_TARGETS:
             if path == reserved or path.startswith(reserved + "/"):
                 raise ValueError(f"mounts under {reserved} are not allowed")
@@ -90,7 +97,7 @@ class Retries(_Part):
     `when` holds owners (`platform`), end reasons (`out_of_memory`) and exit codes (`exit:75`).
     """
 
-    max: int = Field(default=0, ge=0, le=100)
+    max: Annotated[int, BeforeValidator(_number)] = Field(default=0, ge=0, le=100)
     when: list[str] = Field(default_factory=lambda: ["platform", "hardware"])
 
     @field_validator("when")
@@ -127,7 +134,7 @@ class JobSpec(_Part):
     node: str | None = None
     where: list[str] = Field(default_factory=list)
     prefer: list[str] = Field(default_factory=list)
-    cpus: float | None = Field(default=None, gt=0, le=100_000)
+    cpus: Annotated[float, BeforeValidator(_number)] | None = Field(default=None, gt=0, le=100_000)
     memory_mib: Mib | None = None
     shm_mib: Mib | None = None
     tmpfs: dict[str, str] = Field(default_factory=dict)
@@ -136,7 +143,7 @@ class JobSpec(_Part):
     network: str = Field(default="bridge", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     ports: list[str] = Field(default_factory=list)
     pull: Literal["missing", "always", "never"] = "missing"
-    priority: int = Field(default=DEFAULT_PRIORITY, ge=0, le=100)
+    priority: Count = Field(default=DEFAULT_PRIORITY, ge=0, le=100)
     preemptible: bool = False
     tolerate: list[str] = Field(default_factory=list)
     max_runtime: Seconds | None = None
@@ -144,7 +151,7 @@ class JobSpec(_Part):
     retries: Retries = Field(default_factory=Retries)
     on_partition: Literal["keep"] | dict[Literal["stop_after"], Seconds] | None = None
     enforcement: Literal["hard", "mps", "audited"] | None = None
-    nodes: int = Field(default=1, ge=1, le=200)
+    nodes: Count = Field(default=1, ge=1, le=200)
     array: str | None = None
     after: list[After] = Field(default_factory=list)
     hold: bool = False
@@ -199,7 +206,8 @@ class JobSpec(_Part):
     @classmethod
     def _ports_are_ports(cls, value: list[str]) -> list[str]:
         for port in value:
-            if not re.fullmatch(r"(?:\d{1,5}:)?\d{1,5}(?:/(?:tcp|udp))?", port):
+            numbers = re.fullmatch(r"(?:(\d{1,5}):)?(\d{1,5})(?:/(?:tcp|udp))?", port)
+            if numbers is None or not all(0 < int(n) < 65536 for n in numbers.groups() if n):
                 raise ValueError(f"'{port}' is not a port; write 8888, 8080:80 or 53/udp")
         return value
 

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Final
 
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-z]*)", re.IGNORECASE)
 _SIZE_UNITS: Final[dict[str, int]] = {
     unit: 1024**power
     for power, units in enumerate((("b",), ("k", "kb", "ki", "kib"), ("m", "mb", "mi", "mib")))
@@ -14,8 +14,11 @@ _SIZE_UNITS: Final[dict[str, int]] = {
     for power, units in enumerate((("g", "gb", "gi", "gib"), ("t", "tb", "ti", "tib")))
     for unit in units
 }
-_DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?")
-_CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?")
+_SECONDS: Final = r"\d{1,12}(?:\.\d{1,9})?"
+_DURATION: Final = re.compile(
+    rf"(?:(\d{{1,9}})d)?(?:(\d{{1,9}})h)?(?:(\d{{1,9}})m(?!s))?(?:({_SECONDS})s)?"
+)
+_CLOCK: Final = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d{1,2})(?::(\d{1,2}))?")
 
 
 def parse_size_bytes(text: str) -> int:
@@ -41,7 +44,7 @@ def parse_duration_s(text: str) -> float:
     Raises ValueError with a line that names the accepted forms.
     """
     cleaned = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", cleaned):
+    if re.fullmatch(_SECONDS, cleaned):
         return float(cleaned)
     if clock := _CLOCK.fullmatch(cleaned):
         days, first, second, third = (int(part) if part else 0 for part in clock.groups())
@@ -56,5 +59,6 @@ def parse_duration_s(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The kept form: seconds with their unit, as `14400s`; `parse_duration_s` reads it back."""
-    return f"{seconds:g}s" if seconds < 1e6 else f"{round(seconds)}s"
+    """The kept form: seconds to the millisecond with their unit, as `14400s` or `1.5s`;
+    `parse_duration_s` reads it back."""
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"

@@ -49,9 +49,7 @@ def test_two_gpus_through_the_toolkit_are_one_request_by_uuid() -> None:
     launch = _launch(gpus=(gpu("GPU-a"), gpu("GPU-b")))
 
     assert container_payload(launch) == _plain(
-        DeviceRequests=[
-            {"Driver": "", "DeviceIDs": ["GPU-a", "GPU-b"], "Capabilities": [["gpu"]]}
-        ]
+        DeviceRequests=[{"Driver": "", "DeviceIDs": ["GPU-a", "GPU-b"], "Capabilities": [["gpu"]]}]
     )
 
 
@@ -150,9 +148,7 @@ def test_everything_that_a_job_may_ask_for() -> None:
                 {"Name": "memlock", "Soft": -1, "Hard": -1},
                 {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
             ],
-            "DeviceRequests": [
-                {"Driver": "", "DeviceIDs": ["GPU-a"], "Capabilities": [["gpu"]]}
-            ],
+            "DeviceRequests": [{"Driver": "", "DeviceIDs": ["GPU-a"], "Capabilities": [["gpu"]]}],
             "PortBindings": {
                 "8888/tcp": [{"HostIp": "", "HostPort": ""}],
                 "80/tcp": [{"HostIp": "", "HostPort": "8080"}],

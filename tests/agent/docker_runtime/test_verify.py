@@ -41,7 +41,11 @@ def _request(*ids: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("launch", "host", "said"),
     [
-        (make_launch(gpus=_TWO), {"DeviceRequests": [_request("GPU-a")]}, "the container has GPU-a"),
+        (
+            make_launch(gpus=_TWO),
+            {"DeviceRequests": [_request("GPU-a")]},
+            "the container has GPU-a",
+        ),
         (make_launch(gpus=_TWO), {"DeviceRequests": None}, "the container has none"),
         (make_launch(gpus=_TWO), {"DeviceRequests": [_request(Count=-1)]}, "a number of GPUs"),
         (make_launch(), {"DeviceRequests": [_request("GPU-c")]}, "asks the engine for GPU-c"),
@@ -69,4 +73,6 @@ def test_an_image_that_opens_every_gpu_is_noticed() -> None:
     made = _made(launch)
     made["Config"]["Env"] = ["NVIDIA_VISIBLE_DEVICES=all"]
 
-    assert check_grant(made, launch) == "NVIDIA_VISIBLE_DEVICES is all in the container and not void"
+    assert (
+        check_grant(made, launch) == "NVIDIA_VISIBLE_DEVICES is all in the container and not void"
+    )

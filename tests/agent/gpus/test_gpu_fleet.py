@@ -20,7 +20,9 @@ nodes:
     labels: {zone: a}
     driver_version: 535.183.01
     cuda_version: "12.2"
-    gpus: [{name: NVIDIA A100-SXM4-80GB, count: 8, memory_mib: 81920, compute_capability: "8.0", uuids: []}]
+    gpus:
+      - {name: NVIDIA A100-SXM4-80GB, count: 8, memory_mib: 81920, compute_capability: "8.0"}
+      - {name: NVIDIA A100-SXM4-80GB, uuids: []}
     faults: [{at: 30s, gpu: 3, call: memory, do: not_supported, for: 10s}]
   - name: plain
 """
@@ -34,7 +36,7 @@ def test_the_example_of_the_interface(tmp_path: Path) -> None:
     node = nodes[1]
     assert (node.cpus, node.memory_mib, node.labels) == (64.0, 524288, {"zone": "a"})
     assert (node.driver_version, node.cuda_version) == ("535.183.01", "12.2")
-    assert len(node.gpus) == 8 and node.gpus is nodes[0].gpus
+    assert len(node.gpus) == 9 and node.gpus is nodes[0].gpus
     assert node.faults[0] == {
         "at_s": 30.0,
         "for_s": 10.0,
@@ -94,8 +96,8 @@ def entry(**changes: Any) -> dict[str, Any]:
         ),
         ({"nodes": [entry(), entry()]}, "nodes[1].name: n is taken by nodes[0]"),
         (
-            {"nodes": [entry(name="Not_A_Name")]},
-            "nodes[0].name: 'Not_A_Name' is no node name (lower-case letters, digits and hyphens, 63)",
+            {"nodes": [entry(name="N_A")]},
+            "nodes[0].name: 'N_A' is no node name (lower-case letters, digits and hyphens, 63)",
         ),
         (
             {"nodes": [entry(cuda_version=12.1)]},

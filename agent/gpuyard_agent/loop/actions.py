@@ -1,0 +1,319 @@
+"""Performs an attempt's steps and brings back what came of them; decides nothing.
+
+Each record is written before the world is touched, so that a restart at any point knows at least
+as much as the world shows.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gpuyard.errors import RemoteProtocolError, RuntimeFailure
+from gpuyard.messages import AttemptUsage, LogChunk, LogsReply, PullProgress
+from gpuyard.model.node import GpuSample
+from gpuyard_agent.core import intake, steps
+from gpuyard_agent.core.launch import AttemptKey, Launch, LaunchContext, launch_of
+from gpuyard_agent.core.state import (
+    Attempt,
+    Record,
+    Result,
+    Started,
+    ended_record,
+    intent_record,
+    key_list,
+    started_record,
+)
+from gpuyard_agent.core.times import epoch_s, rfc3339
+from gpuyard_agent.core.usage import UsageMeter, milli_of
+from gpuyard_agent.gpus.injection import device_nodes
+from gpuyard_agent.loop.shipping import Shipping
+from gpuyard_agent.runtime import Exit, Seen, Status
+
+if TYPE_CHECKING:
+    from gpuyard_agent.loop.node import NodeAgent
+
+_RETRY_S: Final = 1.0
+_REMOVE_AGAIN_S: Final = 5.0
+_FRESH_S: Final = 5.0
+"""An engine's start time this close to now is now: the two clocks need not agree."""
+
+
+class Actions:
+    """The hands of one node."""
+
+    def __init__(
+        self, node: "NodeAgent", *, publish_chunk: Callable[[str, LogChunk], Awaitable[None]]
+    ) -> None:
+        self._node = node
+        self._steps: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._watchers: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._signals: set[asyncio.Task[None]] = set()
+        self._meters: dict[AttemptKey, UsageMeter] = {}
+        self._timers: dict[AttemptKey, float] = {}
+        self.shipping = Shipping(node, publish_chunk)
+
+    def advance(self, attempt: Attempt, here: steps.Here) -> None:
+        """Takes the steps that are due, up to the first that needs time."""
+        now = self._node.now()
+        while (step := steps.next_step(attempt.entry, attempt, here, now)) is not None:
+            if not self._take(attempt, step):
+                break
+        at = steps.wake_at(attempt.entry, attempt, here, now)
+        if at is not None:
+            self._wake_at(attempt.key, at - now)
+
+    def adopt(self, attempt: Attempt) -> None:
+        """Goes on with a container that a listing showed, or that it lacked."""
+        seen = attempt.container
+        if seen is not None and not attempt.absences:
+            attempt.confirmed_at = self._node.now()
+            if seen.status is Status.EXITED and attempt.exit is None:
+                attempt.exit = seen.exit or Exit(None, rfc3339(self._node.parts.clock.wall()))
+            if seen.status is not Status.CREATED:
+                self._has_started(attempt, seen)
+        self._node.wake(attempt.key)
+        self._node.changed()
+
+    def usage(self, attempt: Attempt) -> AttemptUsage | None:
+        """What an attempt has used so far; None before it started."""
+        meter = self._meters.get(attempt.key)
+        return None if meter is None else meter.total(self._node.now())
+
+    def measure(self, samples: Mapping[str, GpuSample]) -> None:
+        """Gives every running attempt's meter the reading of its GPUs."""
+        for key, meter in self._meters.items():
+            attempt = self._node.memory.attempts.get(key)
+            if attempt is not None and attempt.result is None and attempt.gpus:
+                meter.sample(samples, attempt.gpus)
+
+    def acknowledge_logs(self, key: str, stored: int, sent_at: float) -> None:
+        self.shipping.acknowledge(key, stored, sent_at)
+
+    async def read_logs(self, request: Mapping[str, Any]) -> LogsReply:
+        """What the engine still has of an attempt's output; raises RemoteProtocolError."""
+        try:
+            key = AttemptKey(str(request["tenant"]), str(request["job"]), int(request["attempt"]))
+        except (KeyError, TypeError, ValueError) as fault:
+            raise RemoteProtocolError("a request for logs names tenant, job and attempt") from fault
+        return await self.shipping.read(key, request)
+
+    async def close(self) -> None:
+        """Ends every task; what they asked of the engine may still happen."""
+        tasks = [*self._steps.values(), *self._watchers.values(), *self._signals]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.shipping.close()
+
+    def _take(self, attempt: Attempt, step: steps.Step) -> bool:
+        """Performs one step; True where the next may follow at once."""
+        key = attempt.key
+        match step:
+            case steps.Accept():
+                gpus = list(attempt.entry["gpus"]) if attempt.entry else []
+                return self._write({"k": "accepted", "key": key_list(key), "gpus": gpus})
+            case steps.Prepare():
+                self._perform(attempt, "prepare", self._prepare(attempt))
+            case steps.AbandonPrepare():
+                self._steps[key].cancel()
+            case steps.Launch():
+                self._begin_launch(attempt)
+            case steps.Signal():
+                self._begin_signal(attempt, step)
+            case steps.End(result):
+                return self._end(attempt, result)
+            case steps.Remove():
+                self._perform(attempt, "remove", self._remove(attempt))
+            case steps.Forget():
+                self._forget(attempt)
+        return False
+
+    def _write(self, *records: Record) -> bool:
+        written = self._node.write(*records)
+        if written:
+            self._node.changed()
+        return written
+
+    def _perform(self, attempt: Attempt, kind: str, work: Coroutine[Any, Any, None]) -> None:
+        attempt.busy = kind
+        self._steps[attempt.key] = asyncio.create_task(self._guard(attempt, kind, work))
+        self._node.changed()
+
+    async def _guard(self, attempt: Attempt, kind: str, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a step's work; whatever comes of it, the attempt is looked at again."""
+        try:
+            await work
+        except RuntimeFailure as fault:
+            self._failed(attempt, kind, fault)
+        except Exception as fault:
+            # The loop's top: an unforeseen fault of one step must not end the agent.
+            self._node.log.exception("step failed", job=str(attempt.key), step=kind)
+            self._failed(attempt, kind, RuntimeFailure(repr(fault), temporary=True))
+        finally:
+            attempt.busy = None
+            self._steps.pop(attempt.key, None)
+            self._node.wake(attempt.key)
+            self._node.changed()
+
+    def _failed(self, attempt: Attempt, kind: str, fault: RuntimeFailure) -> None:
+        node = self._node
+        node.log.info("step refused", job=str(attempt.key), step=kind, fault=str(fault))
+        if kind == "remove":
+            attempt.retry_at = node.now() + _REMOVE_AGAIN_S
+            return
+        step: Literal["prepare", "launch"] = "prepare" if kind == "prepare" else "launch"
+        end = steps.after_failure(attempt, step, fault, node.here(), node.now())
+        if attempt.image_missing and kind == "launch":
+            self._write({"k": "unlaunched", "key": key_list(attempt.key)})
+        if end is not None:
+            self._end(attempt, end.result)
+
+    async def _prepare(self, attempt: Attempt) -> None:
+        def progress(pull: PullProgress) -> None:
+            attempt.pull = pull
+
+        await self._node.engine.runtime.prepare(self._launch(attempt), progress)
+        attempt.prepared, attempt.image_missing, attempt.failing_since = True, False, None
+
+    def _begin_launch(self, attempt: Attempt) -> None:
+        boot = self._node.parts.host.boot_id
+        record = {"k": "launching", "key": key_list(attempt.key), "boot": boot}
+        if attempt.launched == boot or self._write(record):
+            self._perform(attempt, "launch", self._start(attempt))
+
+    async def _start(self, attempt: Attempt) -> None:
+        seen = await self._node.engine.runtime.launch(self._launch(attempt))
+        attempt.failing_since = attempt.failure = None
+        attempt.container, attempt.absences = seen, 0
+        attempt.confirmed_at = self._node.now()
+        if seen.status is Status.EXITED:
+            attempt.exit = seen.exit or Exit(None, rfc3339(self._node.parts.clock.wall()))
+        self._has_started(attempt, seen)
+
+    def _launch(self, attempt: Attempt) -> Launch:
+        node, entry = self._node, attempt.entry
+        assert entry is not None and node.memory.yard is not None
+        about = node.inventory.description
+        held = {gpu["uuid"] for gpu in entry["gpus"]}
+        facts = node.inventory.facts
+        gpus = [gpu for gpu in facts["gpus"] if gpu["uuid"] in held] if facts else []
+        devices = device_nodes(gpus) if about.gpu_injection == "device-nodes" and gpus else []
+        limit_s = steps.max_runtime_of(entry)
+        wall = node.parts.clock.wall()
+        token = node.memory.applied[0] if node.memory.applied else (0, 0)
+        return launch_of(
+            entry,
+            LaunchContext(
+                yard=node.memory.yard,
+                node=node.name,
+                epoch=f"{token[0]}.{token[1]}",
+                gpu_injection=about.gpu_injection,
+                devices=tuple(devices),
+                deadline=None if limit_s is None else rfc3339(wall + limit_s),
+            ),
+        )
+
+    def _has_started(self, attempt: Attempt, seen: Seen) -> None:
+        """Writes a start down and follows the container: its end, its output, its use of GPUs."""
+        if attempt.started is None:
+            started = Started(
+                container_id=seen.container_id,
+                image_digest=seen.image_digest,
+                started_at=seen.started_at or rfc3339(self._node.parts.clock.wall()),
+                at=self._started_on_boot_clock(seen),
+                boot_id=self._node.parts.host.boot_id,
+            )
+            self._write(started_record(attempt.key, started))
+        if attempt.started is not None and attempt.key not in self._meters:
+            self._meters[attempt.key] = UsageMeter(milli_of(attempt.gpus), attempt.started.at)
+        if attempt.exit is None and attempt.key not in self._watchers:
+            self._watchers[attempt.key] = asyncio.create_task(self._watch(attempt))
+        self.shipping.follow(attempt)
+
+    def _started_on_boot_clock(self, seen: Seen) -> float:
+        now, began = self._node.now(), epoch_s(seen.started_at)
+        age = 0.0 if began is None else self._node.parts.clock.wall() - began
+        return max(0.0, now - age) if age > _FRESH_S else now
+
+    async def _watch(self, attempt: Attempt) -> None:
+        """Waits for the container's end, however often the engine fails to tell."""
+        runtime = self._node.engine.runtime
+        try:
+            while True:
+                try:
+                    exit = await runtime.wait(attempt.key)
+                    break
+                except RuntimeFailure as fault:
+                    self._node.log.info("wait failed", job=str(attempt.key), fault=str(fault))
+                self._node.engine.look_soon()
+                await asyncio.sleep(_RETRY_S)
+        finally:
+            self._watchers.pop(attempt.key, None)
+        attempt.exit = exit
+        if attempt.container is not None:
+            attempt.container = replace(attempt.container, status=Status.EXITED, exit=exit)
+        self._node.wake(attempt.key)
+
+    def _begin_signal(self, attempt: Attempt, step: steps.Signal) -> None:
+        if not self._write(intent_record(attempt.key, step.intent)):
+            return
+        task = asyncio.create_task(self._signal(attempt, step.signal))
+        self._signals.add(task)
+        task.add_done_callback(self._signals.discard)
+
+    async def _signal(self, attempt: Attempt, name: str) -> None:
+        """Sends a signal, again where the engine did not take it, until the container is over."""
+        while attempt.exit is None and attempt.container is not None:
+            try:
+                await self._node.engine.runtime.signal(attempt.key, name)
+                return
+            except RuntimeFailure as fault:
+                self._node.log.info("signal failed", job=str(attempt.key), fault=str(fault))
+            await asyncio.sleep(_RETRY_S)
+
+    def _end(self, attempt: Attempt, result: Result) -> bool:
+        if not self._node.write(
+            ended_record(attempt.key, replace(result, usage=self.usage(attempt)))
+        ):
+            return False
+        self._node.log.info(
+            "attempt ended", job=str(attempt.key), reason=result.reason, exit_code=result.exit_code
+        )
+        attempt.pull = None
+        self.shipping.settle(attempt)
+        if over := intake.adoption_records(self._node.memory):
+            self._node.write(*over)
+        self._node.changed()
+        return True
+
+    async def _remove(self, attempt: Attempt) -> None:
+        await self.shipping.drop(attempt.key)
+        await self._node.engine.runtime.remove(attempt.key)
+        self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        key = attempt.key
+        if not self._node.write({"k": "forgotten", "key": key_list(key)}):
+            return
+        if (watcher := self._watchers.pop(key, None)) is not None:
+            watcher.cancel()
+        self.shipping.forget(key)
+        self._meters.pop(key, None)
+        self._timers.pop(key, None)
+        self._node.changed()
+
+    def _wake_at(self, key: AttemptKey, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_s
+        pending = self._timers.get(key)
+        if pending is not None and pending <= at + 0.001:
+            return
+        self._timers[key] = at
+
+        def fire() -> None:
+            if self._timers.get(key) == at:
+                del self._timers[key]
+            self._node.wake(key)
+
+        self._node.parts.timers.at(at, fire)

@@ -1,0 +1,194 @@
+"""From settings to nodes: which runtime, which GPUs, which folder each of them has."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from gpuyard import __version__
+from gpuyard.errors import GpuyardError
+from gpuyard.model.ids import is_name, node_from_host
+from gpuyard.model.node import GpuInjection, RuntimeName
+from gpuyard_agent.core.policy import NodePolicy
+from gpuyard_agent.core.state import Memory
+from gpuyard_agent.gpus.fleet import SimulatedNode, default_fleet, load_fleet
+from gpuyard_agent.gpus.injection import detect_injection
+from gpuyard_agent.gpus.prober import InlineProber, Prober
+from gpuyard_agent.journal import FileJournal, Journal, MemoryJournal
+from gpuyard_agent.loop.host import Clock, Host, has_nvidia_driver
+from gpuyard_agent.loop.inventory import Description, Inventory
+from gpuyard_agent.loop.node import NodeParts
+from gpuyard_agent.runtime import Runtime
+from gpuyard_agent.settings import AgentSettings, SettingsError
+from gpuyard_agent.simulated_runtime import SimulatedRuntime, Timers
+
+LARGE_FLEET: Final = 20
+"""Fleets above it start nothing unless told to."""
+MIB: Final = 1024 * 1024
+Describe = Callable[[Runtime], Awaitable[tuple[str | None, GpuInjection]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What every node of this process shares."""
+
+    settings: AgentSettings
+    host: Host
+    clock: Clock
+    policy: NodePolicy
+    timers: Timers
+
+
+def assemble(shared: Assembly, *, host_name: str) -> list[tuple[NodeParts, Memory]]:
+    """Every node with what its journal remembers; raises GpuyardError in one line."""
+    settings = shared.settings
+    fleet = _fleet(settings)
+    count = len(fleet) if fleet else 1
+    runtime = cast(
+        RuntimeName, settings.runtime or ("simulated" if count > LARGE_FLEET else "docker")
+    )
+    factories = _Factories(shared, runtime, is_simulated=fleet is not None)
+    if fleet is not None:
+        return [_simulated(shared, factories, node) for node in fleet]
+    name = settings.name or node_from_host(host_name)
+    if not is_name(name):
+        raise SettingsError(f"name: '{name}' is not a node's name")
+    return [_real(shared, factories, name)]
+
+
+def _fleet(settings: AgentSettings) -> list[SimulatedNode] | None:
+    if settings.simulate is None:
+        return None
+    if not settings.simulate.isdigit():
+        return load_fleet(settings.simulate)
+    count = int(settings.simulate)
+    if not 0 < count <= 100_000:
+        raise SettingsError(f"simulate: {count} is not a number of nodes from 1 to 100000")
+    if count == 1 and settings.name is not None:
+        return default_fleet(1, name=settings.name)
+    return default_fleet(count)
+
+
+def _real(shared: Assembly, factories: "_Factories", name: str) -> tuple[NodeParts, Memory]:
+    journal, memory = _remember(shared, factories, name)
+    description = factories.description(
+        labels=shared.settings.labels, cpus=shared.host.cpus, memory_mib=shared.host.memory_mib
+    )
+    inventory = Inventory(
+        Prober(),
+        description,
+        expects_gpus=has_nvidia_driver,
+        digest=memory.facts_digest,
+        generation=memory.generation,
+    )
+    return factories.parts(name, journal, inventory), memory
+
+
+def _simulated(
+    shared: Assembly, factories: "_Factories", node: SimulatedNode
+) -> tuple[NodeParts, Memory]:
+    journal, memory = _remember(shared, factories, node.name)
+    description = factories.description(
+        labels={**node.labels, **shared.settings.labels},
+        cpus=node.cpus,
+        memory_mib=node.memory_mib,
+    )
+    inventory = Inventory(
+        InlineProber(node.definition()),
+        description,
+        expects_gpus=lambda: True,
+        digest=memory.facts_digest,
+        generation=memory.generation,
+    )
+    return factories.parts(node.name, journal, inventory), memory
+
+
+def _remember(shared: Assembly, factories: "_Factories", name: str) -> tuple[Journal, Memory]:
+    """A node's journal and what it holds; without one the memory begins by adopting."""
+    if factories.runtime == "simulated":
+        return MemoryJournal(), Memory()
+    journal = FileJournal(node_directory(shared.settings, name))
+    records = journal.open()
+    memory = Memory()
+    for record in records or ():
+        memory.apply(record)
+    return journal, memory
+
+
+def node_directory(settings: AgentSettings, name: str) -> Path:
+    return Path(settings.dir) / "nodes" / name
+
+
+class _Factories:
+    """Makes what depends on the chosen runtime."""
+
+    def __init__(self, shared: Assembly, runtime: RuntimeName, *, is_simulated: bool) -> None:
+        self._shared = shared
+        self.runtime = runtime
+        self._is_simulated = is_simulated
+        self._engines: dict[str, object] = {}
+
+    def description(
+        self, *, labels: Mapping[str, str], cpus: float | None, memory_mib: int | None
+    ) -> Description:
+        return Description(
+            runtime=self.runtime,
+            agent_version=__version__,
+            cpus=cpus,
+            memory_mib=memory_mib,
+            labels=labels,
+            gpu_injection=self._injection(None),
+        )
+
+    def parts(self, name: str, journal: Journal, inventory: Inventory) -> NodeParts:
+        shared = self._shared
+        return NodeParts(
+            name=name,
+            host=shared.host,
+            clock=shared.clock,
+            journal=journal,
+            inventory=inventory,
+            make_runtime=self._maker(name),
+            describe=self._describe,
+            policy=shared.policy,
+            timers=shared.timers,
+            log_limit_bytes=int(shared.settings.log_limit_mib * MIB),
+        )
+
+    def _maker(self, name: str) -> Callable[[str], Runtime]:
+        if self.runtime == "simulated":
+            return lambda yard: SimulatedRuntime(self._shared.timers)
+        if self.runtime == "process":
+            from gpuyard_agent.process_runtime import ProcessRuntime
+
+            directory = node_directory(self._shared.settings, name) / "attempts"
+            return lambda yard: ProcessRuntime(directory / yard, yard=yard, node=name)
+        return lambda yard: self._docker(yard, name)
+
+    def _docker(self, yard: str, name: str) -> Runtime:
+        """A node on the one engine of this host; the Docker SDK is loaded here and not before."""
+        try:
+            from gpuyard_agent.docker_runtime.engine import DEFAULT_URL, DockerEngine
+            from gpuyard_agent.docker_runtime.runtime import DockerRuntime
+        except ModuleNotFoundError as fault:
+            raise GpuyardError(f"{fault.name} is missing: pip install 'gpuyard[agent]'") from fault
+        url = self._shared.settings.docker_host or DEFAULT_URL
+        engine = self._engines.setdefault(yard, DockerEngine(yard, url=url))
+        assert isinstance(engine, DockerEngine)
+        return DockerRuntime(engine, name)
+
+    async def _describe(self, runtime: Runtime) -> tuple[str | None, GpuInjection]:
+        if runtime.name != "docker":
+            return None, self._injection(None)
+        from gpuyard_agent.docker_runtime.runtime import DockerRuntime
+
+        assert isinstance(runtime, DockerRuntime)
+        return await runtime.version(), self._injection(await runtime.info())
+
+    def _injection(self, engine_info: Mapping[str, object] | None) -> GpuInjection:
+        chosen = self._shared.settings.gpu_injection
+        if chosen is not None:
+            return cast(GpuInjection, chosen)
+        if self.runtime != "docker":
+            return "none"
+        return detect_injection(simulated=self._is_simulated, engine_info=engine_info)

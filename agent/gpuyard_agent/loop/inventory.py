@@ -1,0 +1,131 @@
+"""A node's GPUs and facts as the agent publishes them, with the number that grows on a change."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuyard.model.node import (
+    GpuInjection,
+    GpuSample,
+    NodeFacts,
+    NodeReason,
+    ProbeResult,
+    RuntimeName,
+)
+from gpuyard.model.states import GpuHealth
+from gpuyard_agent.gpus.facts import node_facts
+from gpuyard_agent.gpus.prober import GpuProber
+from gpuyard_agent.gpus.processes import OwnProcesses
+
+_HEALTH_REASONS: Final = {
+    GpuHealth.UNHEALTHY: "gpu_unhealthy",
+    GpuHealth.DIRTY: "gpu_dirty",
+    GpuHealth.LOST: "gpu_lost",
+}
+
+
+@dataclass(slots=True)
+class Description:
+    """What does not come from the GPUs; the engine's part is filled in once it answers."""
+
+    runtime: RuntimeName
+    agent_version: str
+    cpus: float | None
+    memory_mib: int | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpu_injection: GpuInjection = "none"
+    docker_version: str | None = None
+
+
+class Inventory:
+    """The last reading of one node's GPUs and the facts made from it."""
+
+    def __init__(
+        self,
+        prober: GpuProber,
+        description: Description,
+        *,
+        expects_gpus: Callable[[], bool],
+        digest: str = "",
+        generation: int = 0,
+    ) -> None:
+        """`digest` and `generation` are those of the last run, so that the number goes on."""
+        self._prober = prober
+        self.description = description
+        self._expects_gpus = expects_gpus
+        self._result: ProbeResult | None = None
+        self.facts: NodeFacts | None = None
+        self.digest = digest
+        self.generation = generation
+        self.gpus: frozenset[str] = frozenset()
+        self.by_uuid: dict[str, GpuSample] = {}
+
+    @property
+    def samples(self) -> list[GpuSample]:
+        return self._result["samples"] if self._result else []
+
+    @property
+    def age_s(self) -> float | None:
+        return self._prober.age_s
+
+    async def sample(self, own: OwnProcesses) -> bool:
+        """Takes a new reading; True where the facts changed, and `generation` with them."""
+        result = await self._prober.sample(own)
+        if result is not self._result:
+            self._result = result
+            self.by_uuid = {sample["uuid"]: sample for sample in result["samples"]}
+        return self.refresh()
+
+    def refresh(self) -> bool:
+        """Makes the facts anew from the last reading and the description; True on a change."""
+        if self._result is None:
+            return False
+        about = self.description
+        facts = node_facts(
+            self._result,
+            runtime=about.runtime,
+            gpu_injection=about.gpu_injection,
+            docker_version=about.docker_version,
+            agent_version=about.agent_version,
+            own_labels=about.labels,
+            cpus=about.cpus,
+            memory_mib=about.memory_mib,
+        )
+        if facts == self.facts:
+            return False
+        self.facts = facts
+        self.gpus = frozenset(gpu["uuid"] for gpu in facts["gpus"])
+        digest = _digest(facts)
+        if digest == self.digest:
+            return False
+        self.digest = digest
+        self.generation += 1
+        return True
+
+    def reasons(self) -> Iterable[NodeReason]:
+        """Why the node or one of its GPUs takes no work; a host without a driver has no fault."""
+        result = self._result
+        if result is None:
+            return
+        if (code := result.get("error_code")) and (self.gpus or self._expects_gpus()):
+            message = result.get("error") or code
+            yield {"code": code, "message": message, "gpu": None, "since": None}
+        for sample in result["samples"]:
+            health = sample["health"]
+            if (code := _HEALTH_REASONS.get(GpuHealth(health["state"]))) is not None:
+                yield {
+                    "code": code,
+                    "message": health["reason"] or health["state"],
+                    "gpu": sample["uuid"],
+                    "since": health["since"],
+                }
+
+    async def close(self) -> None:
+        await self._prober.close()
+
+
+def _digest(facts: NodeFacts) -> str:
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

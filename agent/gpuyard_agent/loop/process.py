@@ -1,0 +1,147 @@
+"""One agent process: all its nodes, their beats, and how it comes and goes."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from gpuyard import notify, subjects
+from gpuyard.bus import Bus, connect
+from gpuyard.errors import BusTooOld, Unavailable
+from gpuyard_agent.core.state import Memory
+from gpuyard_agent.core.steps import stop_grace_of
+from gpuyard_agent.link import Link
+from gpuyard_agent.loop.host import Clock
+from gpuyard_agent.loop.node import NodeAgent, NodeParts
+from gpuyard_agent.settings import AgentSettings
+
+log = structlog.get_logger()
+_CONNECT_AGAIN_S: Final = 1.0
+_SAY_AGAIN_S: Final = 30.0
+_SAMPLE_TICK_S: Final = 0.1
+_FAREWELL_S: Final = 3.0
+"""How long the last results wait for the coordinator to take them in."""
+_STOP_MARGIN_S: Final = 15.0
+"""After the longest grace: for SIGKILL, exits, logs."""
+
+
+class AgentProcess:
+    """The nodes of one process. `stop` may be set at any time, from a signal's handler too."""
+
+    def __init__(
+        self, settings: AgentSettings, nodes: list[tuple[NodeParts, Memory]], *, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self.stop = asyncio.Event()
+        self._bus: Bus | None = None
+        # The link knows the nodes as its peers, and the nodes ask it for beats.
+        self.nodes = [
+            NodeAgent(
+                parts,
+                memory,
+                beat_soon=lambda name: self.link.beat_soon(name),
+                publish_chunk=lambda subject, chunk: self.link.publish_chunk(subject, chunk),
+            )
+            for parts, memory in nodes
+        ]
+        self.link = Link(self.nodes, beat_s=settings.beat_s, boot_clock=clock.boot)
+
+    async def run(self) -> None:
+        """Runs until `stop` is set, then leaves the containers running, or ends them first where
+        the settings say so. Raises BusTooOld."""
+        tasks = [asyncio.create_task(self._connect()), asyncio.create_task(self._sample())]
+        stopping = asyncio.create_task(self.stop.wait())
+        for node in self.nodes:
+            node.start()
+        self.link.start()
+        try:
+            with notify.ready():
+                await _first_of(stopping, tasks)
+                notify.tell("STOPPING=1")
+                await self._leave()
+        finally:
+            for task in (*tasks, stopping):
+                task.cancel()
+            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+            await self._close()
+
+    async def _connect(self) -> None:
+        """Gets the bus, however long it is away; from then on the connection heals itself."""
+        names = [node.name for node in self.nodes]
+        said_at = float("-inf")
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._bus = await connect(
+                    self._settings.url,
+                    name=f"gpuyard-agent {names[0]}",
+                    inbox_prefix=subjects.agent_inbox(names[0]),
+                    credentials=self._settings.credentials,
+                    ca=self._settings.ca,
+                )
+                await self.link.attach(self._bus)
+                break
+            except BusTooOld:
+                raise
+            except Unavailable as fault:
+                if loop.time() - said_at > _SAY_AGAIN_S:
+                    said_at = loop.time()
+                    log.warning("bus not reachable, trying on", fault=str(fault))
+            if self._bus is not None:
+                await self._bus.close()
+                self._bus = None
+            await asyncio.sleep(_CONNECT_AGAIN_S)
+        log.info("connected", bus=self._bus.url, nodes=len(names))
+        await asyncio.Event().wait()
+
+    async def _sample(self) -> None:
+        """Reads each node's GPUs once per beat interval, a share of them at each tick."""
+        pending = list(self.nodes)
+        per_tick = max(1, round(len(self.nodes) * _SAMPLE_TICK_S / self._settings.beat_s))
+        tick_s = max(_SAMPLE_TICK_S, self._settings.beat_s * per_tick / len(self.nodes))
+        for node in pending:
+            await node.sample()
+        while True:
+            for start in range(0, len(self.nodes), per_tick):
+                await asyncio.sleep(tick_s)
+                for node in self.nodes[start : start + per_tick]:
+                    await node.sample()
+
+    async def _leave(self) -> None:
+        """The last beats; with `stop_jobs_on_exit` after the end of everything that runs."""
+        if not self._settings.stop_jobs_on_exit:
+            for node in self.nodes:
+                await self.link.beat_now(node.name)
+            return
+        graces = [
+            stop_grace_of(attempt.entry)
+            for node in self.nodes
+            for attempt in node.memory.attempts.values()
+        ]
+        for node in self.nodes:
+            node.stop_jobs()
+        await self._until(lambda node: node.is_quiet, max(graces, default=0.0) + _STOP_MARGIN_S)
+        # The coordinator takes an entry away once its end is committed; then nothing is left.
+        if self.link.is_connected:
+            await self._until(lambda node: node.is_settled, _FAREWELL_S)
+
+    async def _until(self, is_so: Callable[[NodeAgent], bool], timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not all(is_so(node) for node in self.nodes):
+                    await asyncio.sleep(0.05)
+
+    async def _close(self) -> None:
+        await self.link.close()
+        await asyncio.gather(*(node.close() for node in self.nodes))
+        if self._bus is not None:
+            await self._bus.close()
+
+
+async def _first_of(stopping: "asyncio.Task[bool]", tasks: list["asyncio.Task[None]"]) -> None:
+    """Returns when `stopping` is done; raises what ended one of the tasks, which never end."""
+    done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    for task in done - {stopping}:
+        await task

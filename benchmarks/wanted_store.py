@@ -1,0 +1,256 @@
+"""Whether `wanted.<node>` is stored or derived from `job.*`: what each choice costs.
+
+Stored: every placement, stop and end writes one more key per node in the leader's batch; timed as
+the latency of a submission's fenced batch with and without that key, in turn, on a real nats-server
+with `sync_interval: always`. Derived: a new leader rebuilds all documents from the jobs it reads
+anyway; timed for 10,000 jobs on 1,250 nodes, beside what reading stored documents would take.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.filled_yard import GPUS, filled_cluster
+from benchmarks.report import Result, milliseconds, p50_p99, table
+from gpuyard import codec, subjects
+from gpuyard.bus import Bus, Publication, connect, ensure_streams, read_last_values
+from gpuyard_coordinator.clock import Clock
+from gpuyard_coordinator.core import documents
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.recovery import recover
+from gpuyard_coordinator.core.state import Settings
+from gpuyard_coordinator.store import Store, Write, delete, put
+from tests.support.nats_server import NatsServer
+
+ROUNDS: Final = 300
+NODES: Final = 1250
+BURST: Final = 100
+"""Placements of one turn, each on a node of its own."""
+BURST_ROUNDS: Final = 60
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Seconds of a new leader's steps, and what it read."""
+
+    read_jobs: float
+    recover: float
+    derive: float
+    read_wanted: float
+    wanted_bytes: int
+
+
+def run(progress: Progress) -> Result:
+    return asyncio.run(_run(progress))
+
+
+async def _run(progress: Progress) -> Result:
+    progress(f"fills a yard with {NODES * GPUS} jobs on {NODES} nodes")
+    cluster = filled_cluster(NODES)
+    with tempfile.TemporaryDirectory(prefix="gpuyard-bench-") as folder:
+        with NatsServer(Path(folder)) as server:
+            prefix = subjects.COORDINATOR_INBOX
+            async with await connect(server.url, name="bench", inbox_prefix=prefix) as bus:
+                await _make_bucket(bus)
+                store = Store(bus.jetstream, token=(1, await _epoch(bus)))
+                latencies = await _latencies(store, cluster, progress)
+                restart = await _restart(bus, store, cluster, progress)
+    return _report(latencies, restart)
+
+
+async def _make_bucket(bus: Bus) -> None:
+    from gpuyard.bus import Sizes
+
+    await ensure_streams(bus.jetstream, sizes=Sizes.within(3 * 1024**3))
+
+
+async def _epoch(bus: Bus) -> int:
+    """The fence that every batch expects: as a leader of its own would have written it."""
+    key = subjects.state(subjects.EPOCH_KEY)
+    return (await bus.jetstream.publish(Publication(key, b"bench", expected=0))).sequence
+
+
+async def _latencies(
+    store: Store, cluster: Cluster, progress: Progress
+) -> dict[str, Sequence[float]]:
+    """Seconds per commit of each variant, all variants in turn."""
+    found: dict[str, list[float]] = {}
+    for number in range(ROUNDS):
+        for name, writes in _variants(cluster, number).items():
+            found.setdefault(name, []).append(await _timed(store, writes))
+        if number < BURST_ROUNDS:
+            for name, writes in _bursts(cluster, number).items():
+                found.setdefault(name, []).append(await _timed(store, writes))
+        if (number + 1) % 100 == 0:
+            progress(f"{number + 1} of {ROUNDS} rounds of commits")
+    return found
+
+
+def _variants(cluster: Cluster, number: int) -> dict[str, list[Write]]:
+    base = _submission(cluster, number)
+    entries = documents.wanted_document(cluster, _node(cluster, number))["entries"]
+    found = {"1 placement, derived": base}
+    for count in (1, 8, 64):
+        document = _wanted(cluster, number, (entries * 8)[:count])
+        found[f"1 placement, stored, {count} on the node"] = [*base, document]
+    return found
+
+
+def _bursts(cluster: Cluster, number: int) -> dict[str, list[Write]]:
+    several = [_submission(cluster, number * BURST + i) for i in range(BURST)]
+    base = [writes[0] for writes in several]
+    events = [message for writes in several for message in _messages(writes[1])]
+    base.append(put(subjects.out_key(10**6 + number), {"v": 1, "messages": events}))
+    wanted = [_wanted(cluster, number * BURST + i, None) for i in range(BURST)]
+    return {
+        f"{BURST} placements, derived": base,
+        f"{BURST} placements, stored, 8 on each node": [*base, *wanted],
+    }
+
+
+def _submission(cluster: Cluster, number: int) -> list[Write]:
+    """What the leader writes for a job that is accepted and assigned in one turn."""
+    job = list(cluster.jobs.values())[number % len(cluster.jobs)]
+    node = job.attempts[-1].node
+    event = {
+        "v": 1,
+        "seq": 1,
+        "at": job.submitted_at,
+        "tenant": job.tenant,
+        "job": job.id,
+        "attempt": 1,
+        "kind": "assigned",
+        "state": "assigned",
+        "node": node,
+        "reason": None,
+        "message": None,
+        "actor": job.user,
+        "data": {"gpus": [gpu["uuid"] for gpu in job.attempts[-1].gpus]},
+    }
+    messages = [
+        {"subject": subjects.event(job.tenant, job.id, kind, n), "body": event}
+        for n, kind in enumerate(("accepted", "assigned"), 1)
+    ]
+    return [
+        put(subjects.job_key(*job.key), dict(documents.job_document(job))),
+        put(subjects.out_key(10_000 + number), {"v": 1, "messages": messages}),
+        delete(subjects.out_key(9_999 + number)),
+    ]
+
+
+def _messages(write: Write) -> list[Any]:
+    return list(codec.decode(write.data or b"")["messages"])
+
+
+def _node(cluster: Cluster, number: int) -> Any:
+    return cluster.nodes[f"node-{number % len(cluster.nodes)}"]
+
+
+def _wanted(cluster: Cluster, number: int, entries: list[Any] | None) -> Write:
+    node = _node(cluster, number)
+    document: dict[str, Any] = dict(documents.wanted_document(cluster, node))
+    if entries is not None:
+        document["entries"] = entries
+    return put(f"wanted.{node.name}", document)
+
+
+async def _timed(store: Store, writes: Sequence[Write]) -> float:
+    began = time.perf_counter()
+    await store.commit(writes)
+    return time.perf_counter() - began
+
+
+async def _restart(bus: Bus, store: Store, cluster: Cluster, progress: Progress) -> Restart:
+    progress("stores all of it and takes over")
+    await _store_all(store, cluster)
+    began = time.perf_counter()
+    snapshot = await store.snapshot()
+    read = time.perf_counter()
+    fresh = recover(
+        yard="bench0",
+        token=(1, 2),
+        settings=Settings(),
+        jobs=snapshot.jobs,
+        nodes=snapshot.nodes,
+        now=Clock().now(),
+    )
+    recovered = time.perf_counter()
+    derived = [codec.encode(documents.wanted_document(fresh, n)) for n in fresh.nodes.values()]
+    done = time.perf_counter()
+    if len(fresh.jobs) != NODES * GPUS:
+        raise RuntimeError(f"{len(fresh.jobs)} jobs came back, and {NODES * GPUS} were stored")
+    stored = await read_last_values(
+        bus.jetstream, subjects.STATE_STREAM, [subjects.state("wanted.>")]
+    )
+    decoded = [codec.decode(message.data) for message in stored]
+    after = time.perf_counter()
+    if sum(len(document["entries"]) for document in decoded) < len(fresh.jobs):
+        raise RuntimeError("the stored wanted documents lack jobs")
+    return Restart(
+        read_jobs=read - began,
+        recover=recovered - read,
+        derive=done - recovered,
+        read_wanted=after - done,
+        wanted_bytes=sum(map(len, derived)),
+    )
+
+
+async def _store_all(store: Store, cluster: Cluster) -> None:
+    """Every job, node and wanted document, in batches; keys of the first part are overwritten."""
+    writes = [
+        put(subjects.job_key(*job.key), dict(documents.job_document(job)))
+        for job in cluster.jobs.values()
+    ]
+    for node in cluster.nodes.values():
+        writes.append(put(subjects.node_key(node.name), dict(documents.node_document(node))))
+        wanted = documents.wanted_document(cluster, node)
+        writes.append(put(f"wanted.{node.name}", dict(wanted)))
+    for start in range(0, len(writes), 300):
+        await store.commit(writes[start : start + 300])
+
+
+def _report(latencies: dict[str, Sequence[float]], restart: Restart) -> Result:
+    result = Result("wanted_store", "wanted.<node> stored in the batch, or derived from job.*")
+    found = {name: p50_p99(values) for name, values in latencies.items()}
+    rows = []
+    for name, (p50, p99) in found.items():
+        floor = found[f"{name.split(',')[0]}, derived"]
+        cells = (milliseconds(p50), milliseconds(p99), milliseconds(p50 - floor[0]))
+        rows.append((name, *cells, f"{p50 / floor[0]:.2f}"))
+    result.text += table(("commit, ms", "p50", "p99", "more, p50", "ratio"), rows)
+    jobs = f"{NODES * GPUS} jobs, {NODES} nodes"
+    result.text += [
+        "",
+        *table(
+            (f"take-over, {jobs}", "ms"),
+            [
+                ("reading and decoding jobs and nodes (both ways)", f"{restart.read_jobs:.3f}"),
+                ("rebuilding the state from them (both ways)", f"{restart.recover:.3f}"),
+                ("derived: making all wanted documents", f"{restart.derive:.3f}"),
+                ("stored: reading and decoding them", f"{restart.read_wanted:.3f}"),
+            ],
+        ),
+        f"all wanted documents have {restart.wanted_bytes / 2**20:.1f} MiB",
+    ]
+    result.figures = {
+        "commit_ms": {
+            name: {"p50": round(p50 * 1000, 3), "p99": round(p99 * 1000, 3)}
+            for name, (p50, p99) in found.items()
+        },
+        "take_over_s": {
+            "read_jobs": round(restart.read_jobs, 4),
+            "recover": round(restart.recover, 4),
+            "derive_wanted": round(restart.derive, 4),
+            "read_stored_wanted": round(restart.read_wanted, 4),
+        },
+        "wanted_bytes": restart.wanted_bytes,
+        "rounds": ROUNDS,
+        "cores": os.cpu_count(),
+    }
+    return result

@@ -1,0 +1,164 @@
+"""`gpuyard job ID`: everything about one job."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuyard.cli.globals import current, global_options
+from gpuyard.cli.jobs import gpus_text, state_text, why_text
+from gpuyard.cli.render import View, age, json_object, mib, parse_time, span, write
+
+if TYPE_CHECKING:
+    from gpuyard.client.async_client import AsyncClient
+    from gpuyard.client.jobs import Job
+
+
+@click.command()
+@click.argument("id", metavar="ID")
+@global_options
+def job(id: str) -> None:
+    """Show one job: what it asked for, its attempts, and what happened to it.
+
+    ID is an id, the first characters of one (at least 4), or the name of an unfinished job.
+    """
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+
+    async def work(client: "AsyncClient") -> "Job":
+        return await client.job(id)
+
+    view = with_yard(settings, work).view
+    if settings.json:
+        write(json_object(view))
+    elif settings.quiet:
+        write(f"{view['id']}\n")
+    else:
+        write("\n".join(detail(view)) + "\n")
+
+
+def detail(view: View) -> Iterator[str]:
+    """The lines that a person reads."""
+    yield from fields(_facts(view))
+    attempts = view.get("attempts") or []
+    if attempts:
+        yield ""
+        yield "Attempts"
+        for attempt in attempts:
+            yield f"  {attempt_text(attempt)}"
+    events = view.get("events") or []
+    if events:
+        yield ""
+        yield "Events"
+        start = parse_time(events[0]["at"])
+        for event in events:
+            at = parse_time(event["at"])
+            after = f"+{span((at - start).total_seconds())}" if at and start else ""
+            yield f"  {event['at']}  {after:>6}  {event_text(event)}"
+
+
+def fields(pairs: list[tuple[str, str]]) -> Iterator[str]:
+    """`Name  value` lines with the values in one column; what is unknown is left out."""
+    shown = [(name, text) for name, text in pairs if text]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, text in shown:
+        plain = "".join(c if c.isprintable() else "?" for c in text)
+        yield f"{name.ljust(width)}  {plain}"
+
+
+def _facts(view: View) -> list[tuple[str, str]]:
+    verified = "" if view["user_verified"] else " (not verified)"
+    return [
+        ("Job", view["id"]),
+        ("Name", view["name"] or ""),
+        ("Tenant", view["tenant"]),
+        ("User", f"{view['user']}{verified}"),
+        ("State", state_text(view)),
+        ("Why", why_text(view)),
+        ("Exit code", "" if view["exit_code"] is None else str(view["exit_code"])),
+        ("Image", view["image"] or ""),
+        ("Digest", view["image_digest"] or ""),
+        ("Command", _command(view["command"])),
+        ("Asked for", _asked(view)),
+        ("Node", _node(view)),
+        ("GPUs", ", ".join(_held(gpu) for gpu in view["gpus"])),
+        ("Isolation", "none: a plain process" if view.get("isolation") == "none" else ""),
+        ("Priority", "" if view["priority"] is None else str(view["priority"])),
+        ("Time limit", span(view["max_runtime_s"]) if view["max_runtime_s"] else ""),
+        ("Labels", ", ".join(f"{k}={v}" for k, v in view["labels"].items())),
+        ("Position", "" if view["queue_position"] is None else f"{view['queue_position']} in line"),
+        ("Submitted", _time(view["submitted_at"])),
+        ("Started", _time(view["started_at"])),
+        ("Ended", _time(view["ended_at"])),
+    ]
+
+
+def _time(text: str | None) -> str:
+    return f"{text} ({age(text)} ago)" if text else ""
+
+
+def _command(words: list[str] | None) -> str:
+    from shlex import join
+
+    return join(words) if words else ""
+
+
+def _asked(view: View) -> str:
+    spec = view.get("spec") or {}
+    gpus = gpus_text(view)
+    parts = [f"{gpus} GPU" + ("" if gpus == "1" else "s") if gpus != "-" else "no GPU"]
+    if spec.get("cpus") is not None:
+        parts.append(f"{spec['cpus']:g} CPUs")
+    if spec.get("memory_mib") is not None:
+        parts.append(f"{mib(spec['memory_mib'])} of memory")
+    return ", ".join(parts)
+
+
+def _node(view: View) -> str:
+    if not view["node"]:
+        return ""
+    state = view["node_state"]
+    return f"{view['node']} ({state})" if state not in (None, "ready") else str(view["node"])
+
+
+def _held(gpu: View) -> str:
+    index = "" if gpu["index"] is None else f"{gpu['index']} "
+    part = "" if gpu["milli"] == 1000 else f" {gpu['milli'] / 10:g}%"
+    return f"{index}{gpu['uuid']}{part} ({gpu['enforced']})"
+
+
+def attempt_text(attempt: View) -> str:
+    """One attempt in one line: where, how long, how it ended, what it used."""
+    parts = [f"{attempt['attempt']}  {attempt['node']}"]
+    if attempt["ended_at"]:
+        code = f" {attempt['exit_code']}" if attempt["exit_code"] is not None else ""
+        parts.append(f"{attempt['reason'] or 'ended'}{code}")
+    else:
+        parts.append("running" if attempt["started_at"] else "not started")
+    start, end = parse_time(attempt["started_at"]), parse_time(attempt["ended_at"])
+    if start and end:
+        parts.append(f"after {span((end - start).total_seconds())}")
+    if attempt.get("message"):
+        parts.append(str(attempt["message"]))
+    if attempt["next_allowed_because"]:
+        parts.append(f"next allowed: {attempt['next_allowed_because']}")
+    usage: dict[str, Any] | None = attempt["usage"]
+    if usage and usage.get("gpu_seconds"):
+        parts.append(f"{usage['gpu_seconds']:.0f} GPU-seconds")
+    return "  ".join(parts)
+
+
+def event_text(event: View) -> str:
+    """One event in a few words."""
+    parts = [f"{event['kind']:<10}"]
+    if event["node"]:
+        parts.append(f"on {event['node']}")
+    if event["reason"]:
+        parts.append(f"[{event['reason']}]")
+    if event["message"]:
+        parts.append(str(event["message"]))
+    if event["actor"]:
+        parts.append(f"by {event['actor']}")
+    text = " ".join(parts).rstrip()
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,168 @@
+"""`gpuyard jobs`: the list of jobs."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gpuyard.cli.ending import UsageFault
+from gpuyard.cli.globals import current, global_options
+from gpuyard.cli.progress import short_id
+from gpuyard.cli.render import Column, View, age, parse_time, show_list
+
+if TYPE_CHECKING:
+    from gpuyard.client.async_client import AsyncClient
+
+STATES: Final = (
+    "queued",
+    "assigned",
+    "preparing",
+    "running",
+    "stopping",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
+SORTS: Final = {
+    "submitted": "submitted_at",
+    "started": "started_at",
+    "ended": "ended_at",
+    "priority": "priority",
+    "state": "state",
+    "name": "name",
+}
+
+
+@click.command()
+@click.option("-a", "--all", "is_all", is_flag=True, help="Finished ones too, as long as kept.")
+@click.option("--state", "states", multiple=True, metavar="STATE[,…]", help="Only these states.")
+@click.option("--user", metavar="NAME", default=None, help="Only this user's.")
+@click.option("--node", metavar="NAME", default=None, help="Only those on this node.")
+@click.option("--name", metavar="NAME", default=None, help="Only those of this name.")
+@click.option("--since", metavar="TIME", default=None, help="Submitted since, as 2h or a date.")
+@click.option("-A", "--all-tenants", is_flag=True, help="Of every tenant (operators).")
+@click.option("--limit", type=click.IntRange(1), metavar="N", default=None, help="At most N.")
+@click.option("--sort", type=click.Choice(list(SORTS)), default=None, help="Order.")
+@click.option("--wide", is_flag=True, help="Everything, however wide.")
+@global_options
+def jobs(wide: bool, **values: Any) -> None:
+    """List the unfinished jobs of the tenant.
+
+    \b
+      gpuyard jobs -a --since 1d --state failed
+      gpuyard jobs --json | jq -r '.[].id'
+    """
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+    query = job_query(values, datetime.now(UTC))
+
+    async def work(client: "AsyncClient") -> list[View]:
+        # What comes first is known only once all are here, so a sorted list is read whole.
+        limit = None if values["sort"] else values["limit"]
+        return [view async for view in client.api.pages("jobs", query, limit=limit)]
+
+    found = sort_jobs(with_yard(settings, work), values["sort"])[: values["limit"]]
+    is_mixed = values["all_tenants"] or wide
+    empty = "no jobs" if values["is_all"] else "no unfinished jobs; -a shows finished ones"
+    show_list(found, job_columns(is_mixed), settings, key="id", wide=wide, empty=empty)
+
+
+def job_query(values: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """The body of the API operation `jobs` that the options mean; raises UsageFault."""
+    states = [state for text in values["states"] for state in text.split(",") if state]
+    for state in states:
+        if state not in STATES:
+            raise UsageFault(f"--state {state!r} is none; the states are {', '.join(STATES)}")
+    return {
+        "all": values["is_all"],
+        "state": states,
+        "user": values["user"],
+        "node": values["node"],
+        "name": values["name"],
+        "since": _since(values["since"], now),
+        "sort": values["sort"],
+        "tenants": "all" if values["all_tenants"] else None,
+    }
+
+
+def sort_jobs(jobs: list[View], order: str | None) -> list[View]:
+    """By the named key, what is unknown last, larger priorities first; None keeps the yard's."""
+    if order is None:
+        return jobs
+    key, sign = SORTS[order], -1 if order == "priority" else 1
+    known = [job for job in jobs if job[key] is not None]
+    known.sort(key=lambda job: sign * job[key] if sign < 0 else job[key])
+    return known + [job for job in jobs if job[key] is None]
+
+
+def _since(text: str | None, now: datetime) -> str | None:
+    from gpuyard.cli.spec_texts import duration_s
+
+    if text is None:
+        return None
+    then = parse_time(text)
+    if then is None:
+        then = now - timedelta(seconds=duration_s("--since", text) or 0)
+    if then.tzinfo is None:
+        # A date that a person typed is one of this machine's clock.
+        then = then.astimezone()
+    return then.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def job_columns(is_mixed: bool) -> Sequence[Column]:
+    """The columns of INTERFACES N; with the tenant where several are listed."""
+    now = datetime.now(UTC)
+    tenant = [Column("TENANT", lambda job: str(job["tenant"]), least=6, drop=2)] if is_mixed else []
+    return [
+        Column("ID", lambda job: short_id(job["id"]), least=8),
+        Column("NAME", lambda job: job["name"] or "-", least=8, drop=5),
+        *tenant,
+        Column("USER", lambda job: job["user"], least=5, drop=7),
+        Column("STATE", state_text, least=9),
+        Column("GPUS", gpus_text, drop=3, is_right=True),
+        Column("NODE", lambda job: job["node"] or "-", least=6, drop=4),
+        Column("AGE", lambda job: age(job["submitted_at"], now), drop=6, is_right=True),
+        Column("IMAGE", lambda job: job["image"] or "-", only_wide=True),
+        Column("WHY", why_text, least=8, drop=1),
+    ]
+
+
+def state_text(job: View) -> str:
+    """The state, and of a job on a node that is silent or gone, that."""
+    if job["node_state"] in ("suspect", "lost"):
+        return f"{job['state']} (node {job['node_state']})"
+    return str(job["state"])
+
+
+def gpus_text(job: View) -> str:
+    """What the job asked of GPUs: a number, all, or its share."""
+    asked = job["gpus_requested"]
+    if asked["all"]:
+        return "all"
+    share = []
+    if asked["memory_mib"] is not None:
+        memory = asked["memory_mib"]
+        share.append(f"{memory // 1024}GiB" if memory % 1024 == 0 else f"{memory}MiB")
+    if asked["core_percent"] is not None:
+        share.append(f"{asked['core_percent']:g}%")
+    if share:
+        return ",".join(share)
+    count = asked["count"] or len(asked["ids"])
+    if asked["mig"]:
+        return f"{asked['mig']}:{count}"
+    return str(count) if count else "-"
+
+
+def why_text(job: View) -> str:
+    """Why it waits, stops or ended; empty while there is nothing to explain."""
+    if job["state"] == "queued" and job["verdict"]:
+        return str(job["verdict"]["message"] or job["verdict"]["code"])
+    if job["state"] == "stopping":
+        return str(job["reason"] or job["message"] or "")
+    if job["state"] in ("failed", "cancelled"):
+        code = f" {job['exit_code']}" if job["exit_code"] is not None else ""
+        told = f": {job['message']}" if job["message"] else ""
+        return f"{job['reason'] or ''}{code}{told}"
+    return ""

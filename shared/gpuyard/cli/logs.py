@@ -1,0 +1,98 @@
+"""`gpuyard logs` and `gpuyard events`."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuyard.cli.ending import say
+from gpuyard.cli.globals import current, global_options
+from gpuyard.cli.render import json_array, json_line, write
+
+if TYPE_CHECKING:
+    from gpuyard.client.async_client import AsyncClient
+
+
+@click.command()
+@click.argument("id", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", default=None, help="Only this one.")
+@click.option("-t", "--timestamps", is_flag=True, help="Lines with the time they were read.")
+@global_options
+def logs(id: str, follow: bool, attempt: int | None, timestamps: bool) -> None:
+    """Show a job's output: its stdout on stdout, its stderr on stderr, byte for byte."""
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+
+    async def work(client: "AsyncClient") -> None:
+        if settings.json or timestamps:
+            await _lines(client, id, follow, attempt, as_json=settings.json)
+        else:
+            await _bytes(client, id, follow, attempt)
+
+    with_yard(settings, work)
+
+
+async def _bytes(client: "AsyncClient", id: str, follow: bool, attempt: int | None) -> None:
+    from gpuyard.cli.output_writer import OutputWriter
+
+    writer = OutputWriter()
+    try:
+        async for chunk in client.output(id, follow=follow, attempt=attempt):
+            if chunk["lost_bytes"]:
+                await writer.drain()
+                say(f"{chunk['lost_bytes']} bytes of output are missing here")
+            if chunk["data"]:
+                await writer.write(chunk["stream"], chunk["data"])
+        await writer.drain()
+    finally:
+        writer.end()
+
+
+async def _lines(
+    client: "AsyncClient", id: str, follow: bool, attempt: int | None, *, as_json: bool
+) -> None:
+    from dataclasses import asdict
+
+    found = []
+    async for line in client.logs(id, follow=follow, attempt=attempt):
+        if not as_json:
+            out = sys.stdout if line.stream == "stdout" else sys.stderr
+            out.write(f"{line.at} {line.text}\n")
+            out.flush()
+        elif follow:
+            write(json_line(asdict(line)))
+        else:
+            found.append(asdict(line))
+    if as_json and not follow:
+        write(json_array(found))
+
+
+@click.command()
+@click.argument("id", metavar="[ID]", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@global_options
+def events(id: str | None, follow: bool) -> None:
+    """Show what happened to a job; without ID, what happens to all jobs from now on."""
+    from gpuyard.cli.job import event_text
+    from gpuyard.cli.progress import short_id
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+    is_live = follow or id is None
+
+    async def work(client: "AsyncClient") -> None:
+        found = []
+        async for event in client.events(id, follow=is_live):
+            if not settings.json:
+                job = f"{short_id(event['job'])}  " if id is None else ""
+                write(f"{event['at']}  {job}{event_text(event)}\n")
+            elif is_live:
+                write(json_line(event))
+            else:
+                found.append(event)
+        if settings.json and not is_live:
+            write(json_array(found))
+
+    with_yard(settings, work)

@@ -1,0 +1,63 @@
+"""What a job's events tell the person who waits for it, in a few words each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuyard.cli.render import mib
+from gpuyard.messages import Event
+from gpuyard.model.reasons import REASONS, EndReason
+
+
+def doing(event: Event) -> str | None:
+    """What the job does now, for a line of progress; None where the event changes nothing."""
+    kind, node = event["kind"], event["node"] or "a node"
+    if kind in ("accepted", "queued", "verdict", "requeued"):
+        return f"queued: {event['message']}" if event["message"] else "queued"
+    if kind == "assigned":
+        return f"starting on {node}"
+    if kind == "preparing":
+        return f"preparing on {node}"
+    if kind == "pulling":
+        return f"pulling the image on {node}{_pulled(event['data'])}"
+    if kind == "running":
+        return f"running on {node}"
+    if kind == "stopping":
+        return f"stopping: {event['reason'] or event['message'] or ''}".rstrip(": ")
+    return None
+
+
+def note(event: Event) -> str | None:
+    """What must be told in a line of its own: warnings, and a new attempt."""
+    if event["kind"] == "warning":
+        return event["message"] or event["reason"] or "warning"
+    if event["kind"] == "requeued":
+        why = event["message"] or event["reason"] or "it ended early"
+        return f"attempt {event['attempt'] or '?'} is over ({why}); the job is queued again"
+    return None
+
+
+def ending(view: Mapping[str, Any]) -> str | None:
+    """Why a job ended, in one line; None where the container simply ended by itself."""
+    reason, message = view.get("reason"), view.get("message")
+    if view.get("state") == "succeeded" or reason == EndReason.EXITED:
+        return None
+    try:
+        told = REASONS[EndReason(reason or "")].text
+    except ValueError:
+        told = "it ended for a reason that this version does not know"
+    named = f"{view.get('state')} ({reason})" if reason else str(view.get("state"))
+    return f"job {short_id(str(view.get('id')))} {named}: {message or told}"
+
+
+def short_id(id: str) -> str:
+    """8 characters of a random id; an id that somebody chose stays whole."""
+    is_random = len(id) == 16 and "-" not in id
+    return id[:8] if is_random else id
+
+
+def _pulled(data: Mapping[str, Any]) -> str:
+    pull = data.get("pull") if isinstance(data.get("pull"), dict) else data
+    done, total = (pull.get(key) for key in ("done_bytes", "total_bytes")) if pull else (None, None)
+    if not isinstance(done, int) or not isinstance(total, int) or total <= 0:
+        return ""
+    return f": {mib(done >> 20)} of {mib(total >> 20)}"

@@ -1,0 +1,82 @@
+"""`gpuyard submit`: jobs handed in, ids printed."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from gpuyard.cli.ending import UsageFault, say
+from gpuyard.cli.globals import current, global_options
+from gpuyard.cli.spec_options import job_options, over_file, spec_from_flags
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[FLAGS]",
+    short_help="Hand in jobs.",
+    epilog="Exit code: 0 accepted, 1 refused, 3 no yard answers; with --wait as 'gpuyard run'.",
+)
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait for the end; the job's exit code.")
+@job_options
+@global_options
+def submit(is_waiting: bool, **values: Any) -> int:
+    """Hand in IMAGE with its command, or every job of each FILE, and print the ids.
+
+    \b
+      gpuyard submit --gpus 2 --time 4h IMAGE python train.py
+      gpuyard submit -f job.yaml -f more.yaml
+      generate | gpuyard submit -f -
+    """
+    specs = many_specs(values)
+    return _submit(specs, is_waiting=is_waiting)
+
+
+def many_specs(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every job that flags, IMAGE or FILEs describe; flags are laid over each job of a file."""
+    image, files = values["image"], values["files"]
+    flags = spec_from_flags(values, image, values["command"], os.environ)
+    if not files:
+        if image is None:
+            raise UsageFault(
+                "IMAGE is missing; write gpuyard submit [FLAGS] IMAGE [CMD…] or -f FILE"
+            )
+        return [flags]
+    if image is not None:
+        raise UsageFault("IMAGE and -f are both given; give one of them")
+    from gpuyard.cli.spec_files import read_specs
+
+    specs = [over_file(spec, flags) for path in files for spec in read_specs(path)]
+    if values["job_id"] and len(specs) > 1:
+        raise UsageFault("--id names one job; the files hold several")
+    return specs
+
+
+def _submit(specs: list[dict[str, Any]], *, is_waiting: bool) -> int:
+    from gpuyard.cli.render import json_array, json_object
+    from gpuyard.cli.session import with_yard
+    from gpuyard.cli.wait import ended_code
+    from gpuyard.client.async_client import AsyncClient
+
+    settings = current()
+
+    async def work(client: AsyncClient) -> int:
+        jobs = []
+        for spec in specs:
+            job = await client.submit(spec)
+            if job.warning:
+                say(job.warning)
+            jobs.append(job)
+            if not settings.json:
+                sys.stdout.write(f"{job.id}\n")
+                sys.stdout.flush()
+        codes = [0]
+        if is_waiting:
+            jobs = [await client.wait(job.id) for job in jobs]
+            codes = [ended_code(job, settings) for job in jobs]
+        if settings.json:
+            views = [dict(job.view) for job in jobs]
+            sys.stdout.write(json_object(views[0]) if len(views) == 1 else json_array(views))
+        return max(codes)
+
+    return with_yard(settings, work)

@@ -1,0 +1,108 @@
+"""kill -9 of each part while jobs run and wait: nothing lost, nothing twice."""
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from gpuyard import Client
+from tests.support.running_yard import RunningYard, eventually
+
+
+def slow_job(directory: Path, name: str, seconds: float = 2.0) -> dict[str, object]:
+    """Leaves one line per start, so that a second start would show."""
+    script = f"echo {name} >> {directory}/starts; sleep {seconds}"
+    return {"id": name, "image": "none", "command": ["sh", "-c", script], "gpus": 1}
+
+
+def starts(directory: Path) -> Counter[str]:
+    file = directory / "starts"
+    return Counter(file.read_text().split()) if file.exists() else Counter()
+
+
+def states(client: Client) -> Counter[str]:
+    return Counter(job.state for job in client.jobs(all=True))
+
+
+def test_coordinator_killed_with_50_running_and_50_queued(yard: RunningYard) -> None:
+    fleet = yard.directory / "fleet.yaml"
+    fleet.write_text(
+        "nodes: [{name: 'n-{i}', count: 5, cpus: 64, memory_mib: 65536,"
+        " gpus: [{name: TEST, count: 10, memory_mib: 1024}]}]\n"
+    )
+    yard.agent("fleet", simulate=str(fleet))
+    client = yard.ready(5)
+    names = [f"job-{n:03d}" for n in range(100)]
+    for name in names:
+        client.submit(slow_job(yard.directory, name, seconds=8))
+    eventually(lambda: states(client)["running"] == 50, what="50 running jobs")
+    assert states(client)["queued"] == 50
+    yard.coordinator.kill()
+    began = time.monotonic()
+    yard.coordinator.start()
+    eventually(lambda: sum(starts(yard.directory).values()) > 50, what="a placement", within_s=30)
+    placed_after = time.monotonic() - began
+    eventually(lambda: states(client)["succeeded"] == 100, within_s=60, what="all 100 ended")
+    assert starts(yard.directory) == Counter(dict.fromkeys(names, 1))
+    first_free = 8.0
+    assert placed_after < first_free + 3.0
+
+
+def test_a_restarted_coordinator_places_again_within_3_s(yard: RunningYard) -> None:
+    yard.agent(simulate="1")
+    client = yard.ready()
+    client.submit(slow_job(yard.directory, "before", seconds=6))
+    eventually(lambda: starts(yard.directory)["before"])
+    yard.coordinator.kill()
+    began = time.monotonic()
+    yard.coordinator.start()
+    client.submit(slow_job(yard.directory, "after", seconds=0))
+    eventually(lambda: starts(yard.directory)["after"], within_s=10)
+    assert time.monotonic() - began < 3.0
+    assert client.wait("before", timeout_s=20).state == "succeeded"
+    assert starts(yard.directory) == {"before": 1, "after": 1}
+
+
+def test_agent_killed_its_jobs_go_on_and_their_ends_are_reported(yard: RunningYard) -> None:
+    agent = yard.agent(simulate="1")
+    client = yard.ready()
+    client.submit(slow_job(yard.directory, "ends-meanwhile", seconds=1))
+    client.submit(slow_job(yard.directory, "goes-on", seconds=6))
+    script = f"echo fails >> {yard.directory}/starts; sleep 1; exit 9"
+    client.submit({"id": "fails", "image": "none", "command": ["sh", "-c", script]})
+    eventually(lambda: len(starts(yard.directory)) == 3)
+    agent.kill()
+    time.sleep(2.0)
+    agent.start()
+    assert client.wait("ends-meanwhile", timeout_s=20).state == "succeeded"
+    failed = client.wait("fails", timeout_s=20)
+    assert (failed.state, failed.reason, failed.exit_code) == ("failed", "exited", 9)
+    assert client.wait("goes-on", timeout_s=20).state == "succeeded"
+    assert set(starts(yard.directory).values()) == {1}
+    assert all(len(job.view.get("attempts", [1])) == 1 for job in client.jobs(all=True))
+
+
+def test_bus_killed_and_back_nothing_is_lost(yard: RunningYard) -> None:
+    yard.agent(simulate="1")
+    client = yard.ready()
+    client.submit(slow_job(yard.directory, "through", seconds=3))
+    eventually(lambda: starts(yard.directory)["through"])
+    yard.server.kill()
+    time.sleep(4.0)
+    yard.server.start()
+    assert client.wait("through", timeout_s=30).state == "succeeded"
+    assert client.run(slow_job(yard.directory, "next", seconds=0)).state == "succeeded"
+    assert starts(yard.directory) == {"through": 1, "next": 1}
+
+
+def test_cancelled_process_tree_is_gone(yard: RunningYard) -> None:
+    yard.agent(simulate="1")
+    client = yard.ready()
+    file = yard.directory / "pid"
+    script = f"echo $$ > {file}; sleep 300 & wait"
+    client.submit({"id": "tree", "image": "none", "command": ["sh", "-c", script]})
+    pid = int(eventually(lambda: file.exists() and file.read_text().strip()))
+    client.cancel("tree")
+    job = client.wait("tree", timeout_s=20)
+    assert (job.state, job.reason) == ("cancelled", "cancelled")
+    eventually(lambda: not os.path.exists(f"/proc/{pid}"))
