@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from gpuyard import subjects
 from gpuyard.bus import (
@@ -65,7 +65,7 @@ class Floor:
         self._epoch = self._record = 0
         self._rounds = 0
 
-    async def __aenter__(self) -> "Floor":
+    async def __aenter__(self) -> Self:
         for role in ("publisher", "leader", "agent"):
             prefix = f"_INBOX.floor.{role}"
             bus = await connect(self._url, name=f"floor-{role}", inbox_prefix=prefix)
@@ -82,9 +82,7 @@ class Floor:
             deliver=lambda delivery: self._delivered.set_result(delivery),
         )
         await self._intake.start()
-        await agent.agents.subscribe(
-            WANTED, lambda _: self._pushed.set_result(time.perf_counter())
-        )
+        await agent.agents.subscribe(WANTED, lambda _: self._pushed.set_result(time.perf_counter()))
         await asyncio.sleep(0.2)
         return self
 

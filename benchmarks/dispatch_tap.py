@@ -16,6 +16,7 @@ from gpuyard.bus import Bus, Message
 PHASES: Final = ("pulled", "batch", "commit", "push", "create")
 """In order: the submission is on its way to the coordinator; the first message of its batch, the
 last one; the wanted document; the create call."""
+_FINAL: Final = ("succeeded", "failed", "cancelled")
 
 
 class Watch:
@@ -42,8 +43,9 @@ class Watch:
         await self._bus.app.subscribe(f"{subjects.COORDINATOR_INBOX}.>", self._on_pulled)
         await self._bus.app.subscribe(subjects.STATE_ALL, self._on_state)
 
-    def begin(self, job: str) -> None:
-        self.job, self.at, self.batch = job, {}, []
+    def begin(self) -> None:
+        """The next job that is created or heard of is the one; the last one is over."""
+        self.job, self.at, self.batch = "", {}, []
         self._over.clear()
 
     def note(self, phase: str, at: float | None = None) -> None:
@@ -56,8 +58,8 @@ class Watch:
             await self._over.wait()
 
     def on_create(self, labels: dict[str, str], at: float) -> None:
-        if labels.get("gpuyard.job") == self.job:
-            self.note("create", at)
+        self.job = self.job or labels["gpuyard.job"]
+        self.note("create", at)
 
     def _on_pulled(self, message: Message) -> None:
         if message.subject.startswith("gpuyard.submit."):
@@ -81,7 +83,7 @@ class Watch:
 
     def _on_beat(self, message: Message) -> None:
         at = time.perf_counter()
-        if "running" in self.at or self.job.encode() not in message.data:
+        if "running" in self.at or "create" not in self.at:
             return
         for report in codec.decode(message.data)["attempts"]:
             if report["job"] == self.job and report["state"] in ("running", "ended"):
@@ -89,7 +91,7 @@ class Watch:
 
     def _on_event(self, message: Message) -> None:
         _, _, _, job, kind, _ = message.subject.split(".")
-        if job == self.job and kind in ("succeeded", "failed", "cancelled", "rejected"):
+        if "create" in self.at and job == self.job and kind in _FINAL:
             if kind != "succeeded":
                 raise RuntimeError(f"job {job}: {message.body()}")
             self._over.set()

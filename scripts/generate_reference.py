@@ -1,6 +1,6 @@
 """Writes docs/reference from the code, so that the pages cannot drift; `--check` only compares.
 
-    python scripts/generate_reference.py [--check]
+python scripts/generate_reference.py [--check]
 """
 
 import json

@@ -130,9 +130,12 @@ class Leadership:
         return self._token is not None and now < self._valid_until
 
     async def acquire(self) -> Token:
-        """Wait, through outages too, until this candidate leads; then keep the lease renewed."""
-        if self._token is not None:
-            raise LocalProtocolError("this coordinator leads already")
+        """Wait, through outages too, until this candidate leads; then keep the lease renewed.
+
+        Called while it still believes to lead (a commit was fenced before a renewal failed), it
+        gives that leadership up first.
+        """
+        await self._step_down()
         self.lost.clear()
         while True:
             try:
@@ -152,13 +155,8 @@ class Leadership:
 
         Does nothing while not leading; where the bus is down the lease ends by itself.
         """
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
-        if self._token is None:
+        if not await self._step_down():
             return
-        self._token = None
-        self.lost.set()
         try:
             await self._jetstream.publish(
                 Publication(
@@ -172,6 +170,17 @@ class Leadership:
             )
         except (Unavailable, StreamRefusal) as fault:
             log.info("lease not freed", extra={"fault": str(fault)})
+
+    async def _step_down(self) -> bool:
+        """Renew no more; whether this candidate believed to lead until now."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+            self._renewing = None
+        was_leading, self._token = self._token is not None, None
+        if was_leading:
+            self.lost.set()
+        return was_leading
 
     async def _try(self) -> Token | None:
         """One look at the lease and, where it is free, one attempt to take it."""

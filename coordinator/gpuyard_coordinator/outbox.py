@@ -10,7 +10,7 @@ carries its number so that the last one stored tells which are.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,9 +69,9 @@ class Outbox:
         self._acknowledged: list[int] = []
         self._moved = asyncio.Event()
         self._lanes = {
-            stream: _AuditLane(self, stream)
+            stream: _AuditLane(jetstream, stream, self._note_stored)
             if stream == subjects.AUDIT_STREAM
-            else _Lane(self, stream)
+            else _Lane(jetstream, stream, self._note_stored)
             for stream in _LANES.values()
         }
 
@@ -137,7 +137,7 @@ class Outbox:
         for lane in self._lanes.values():
             await lane.close()
 
-    def note_stored(self, item: _Item) -> None:
+    def _note_stored(self, item: _Item) -> None:
         n = item.number[1]
         self._open[n] -= 1
         if not self._open[n]:
@@ -162,10 +162,12 @@ class Outbox:
 class _Lane:
     """The messages for one stream, whose subjects are unique."""
 
-    def __init__(self, outbox: Outbox, stream: str) -> None:
+    def __init__(
+        self, jetstream: JetStream, stream: str, note_stored: Callable[[_Item], None]
+    ) -> None:
         self.stream = stream
-        self._outbox = outbox
-        self._jetstream = outbox._jetstream
+        self._jetstream = jetstream
+        self._note_stored = note_stored
         self._waiting: deque[_Item] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -237,14 +239,16 @@ class _Lane:
     def _note(self, items: Sequence[_Item]) -> None:
         for item in items:
             self._waiting.popleft()
-            self._outbox.note_stored(item)
+            self._note_stored(item)
 
 
 class _AuditLane(_Lane):
     """The audit chain: every message expects the last sequence of the whole stream."""
 
-    def __init__(self, outbox: Outbox, stream: str) -> None:
-        super().__init__(outbox, stream)
+    def __init__(
+        self, jetstream: JetStream, stream: str, note_stored: Callable[[_Item], None]
+    ) -> None:
+        super().__init__(jetstream, stream, note_stored)
         self._last: int | None = None
 
     async def _step(self) -> None:

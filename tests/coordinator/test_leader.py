@@ -147,6 +147,23 @@ async def test_a_zombie_learns_that_it_lost(bus: Bus) -> None:
     await second.resign()
 
 
+async def test_a_leader_that_was_fenced_stands_for_election_again(bus: Bus) -> None:
+    fenced, second = candidate(bus), candidate(bus, ELSEWHERE)
+    await fenced.acquire()
+    await die(fenced)
+    await second.acquire()
+    assert fenced.is_leading
+
+    waiting = asyncio.ensure_future(fenced.acquire())
+    await asyncio.sleep(0.1)
+    assert not fenced.is_leading
+    await second.resign()
+
+    assert await asyncio.wait_for(waiting, 2) > (0, 0)
+    assert fenced.is_leading
+    await fenced.resign()
+
+
 async def test_a_renewal_whose_answer_was_lost_is_recognised(bus: Bus) -> None:
     leadership = candidate(bus, timing=replace(FAST, renew_s=60))
     await leadership.acquire()

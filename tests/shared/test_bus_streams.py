@@ -204,10 +204,15 @@ async def test_last_values_leave_out_deleted_keys_and_old_values(jetstream: JetS
     ]
 
 
-async def test_twenty_thousand_values_are_read_in_a_moment(jetstream: JetStream) -> None:
+async def test_twenty_thousand_overwritten_values_are_read_in_a_moment(
+    jetstream: JetStream,
+) -> None:
     for chunk in range(50):
         names = [f"job.a.{chunk}-{n}" for n in range(400)]
         await jetstream.publish_batch([Publication(key(name), b"x" * 700) for name in names])
+    for chunk in range(50):
+        names = [f"job.a.{chunk}-{n}" for n in range(400) if n % 3]
+        await jetstream.publish_batch([Publication(key(name), b"y" * 700) for name in names])
 
     start = time.monotonic()
     found = await read_last_values(jetstream, "KV_gpuyard", [key("job.>"), key("out.>")])

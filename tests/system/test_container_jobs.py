@@ -97,7 +97,7 @@ def test_four_violent_ends_have_four_true_reasons(
         "time": ("failed", "time_limit"),
     }
     assert ends["outside"].exit_code == 137
-    assert "SIGKILL" in str(ends["outside"].message)
+    assert "docker kill" in str(ends["outside"].message)
     assert {id: job.exit_status for id, job in ends.items()} == {
         "memory": 137,
         "outside": 137,

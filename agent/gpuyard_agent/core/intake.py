@@ -27,7 +27,7 @@ from gpuyard_agent.core.state import (
     ended_record,
     key_list,
 )
-from gpuyard_agent.core.steps import Here
+from gpuyard_agent.core.steps import ABSENCES, Here
 from gpuyard_agent.core.times import rfc3339
 
 
@@ -69,7 +69,7 @@ def document_records(memory: Memory, document: Document, here: Here) -> list[Rec
     is_adopting = (memory.adopting or not is_trusting) and any(
         key not in document.entries for key in _live(memory)
     )
-    if is_adopting != memory.adopting or not memory.trusting:
+    if is_adopting != memory.adopting or not is_trusting:
         records.append({"k": "adopting", "on": is_adopting, "trusting": True})
     return records
 
@@ -119,6 +119,8 @@ def take_listing(
             attempt.exit = seen.exit
     for attempt in absent:
         attempt.absences += 1
+        if attempt.absences >= ABSENCES:
+            attempt.container = None
         changed.append(attempt)
     return changed
 

@@ -3,7 +3,8 @@
 In this order (137 alone proves nothing, and an engine's memory flag may speak of a child):
 1. our recorded intent (cancelled, time_limit, preempted …), unless the container had ended by
    itself before we meant to end it: then its own code stands, 0 included. A container that ends
-   with 0 after our signal was stopped by us, and its code is kept beside our reason;
+   with 0 after our signal was stopped by us, and its code is kept beside our reason. Where the
+   clocks cannot tell the order (`CLOCK_SLACK_S`), it was us;
 2. the engine went away under it: `runtime_restarted`;
 3. the engine counted a memory kill and the code is 137: `out_of_memory`;
 4. a code: `exited`; for 128+n the message names the signal and says that its cause is unknown;
@@ -20,6 +21,8 @@ from gpuyard_agent.core.times import epoch_s
 
 KILLED: Final = 137
 """What a container's command leaves when SIGKILL ended it: 128 + 9."""
+CLOCK_SLACK_S: Final = 0.02
+"""Times of files are those of the kernel's last tick, up to 10 ms old; ours are cut to 1 ms."""
 _HIGHEST_SIGNAL: Final = 64
 
 
@@ -62,7 +65,7 @@ def signal_message(code: int) -> str | None:
 
 def _ended_before(exit: Exit, intent: Intent) -> bool:
     ended, meant = epoch_s(exit.ended_at), epoch_s(intent.wall)
-    return ended is not None and meant is not None and ended < meant
+    return ended is not None and meant is not None and ended < meant - CLOCK_SLACK_S
 
 
 def _intent_message(exit: Exit, intent: Intent) -> str | None:

@@ -26,6 +26,7 @@ def report(attempt: Attempt, usage: AttemptUsage | None) -> AttemptReport:
     attempt.rank = max(attempt.rank, _ORDER.index(_state(attempt)))
     ended = attempt.rank == len(_ORDER) - 1
     result = attempt.result if ended else None
+    why = result or attempt.intent
     seen, started = attempt.container, attempt.started
     return {
         "tenant": attempt.key.tenant,
@@ -36,9 +37,9 @@ def report(attempt: Attempt, usage: AttemptUsage | None) -> AttemptReport:
         "image_digest": started.image_digest if started else seen.image_digest if seen else None,
         "started_at": started.started_at if started else seen.started_at if seen else None,
         "ended_at": result.ended_at if result else None,
-        "reason": result.reason if result else None,
+        "reason": why.reason if why else None,
         "exit_code": result.exit_code if result else None,
-        "message": result.message if result else attempt.failure,
+        "message": why.message if why else attempt.failure,
         "pull": attempt.pull,
         "usage": result.usage if result and result.usage else usage,
         "log_chunks": attempt.logs.chunks,

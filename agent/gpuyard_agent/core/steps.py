@@ -182,17 +182,23 @@ def after_failure(
 def _after_end(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
     if seen.container is not None and seen.container.status is Status.RUNNING:
         # It was given up as lost and has come back: an attempt that ended must not run.
-        intent = seen.intent or _intent(
-            EndReason.RUNTIME_LOST, here, now, grace_s=0, signal="SIGKILL"
-        )
-        again = intent.killed_at is None or now >= intent.killed_at + KILL_AGAIN_S
-        return Signal("SIGKILL", _killed(intent, now)) if again else None
+        return _kill_returned(seen, here, now)
     if want is not None or now < seen.retry_at:
         return None
     if not (seen.accepted or seen.confirmations >= CONFIRMATIONS) or here.adopting:
         return None
     needs_removal = seen.launched is not None or seen.container is not None
     return Remove() if needs_removal else Forget()
+
+
+def _kill_returned(seen: Attempt, here: Here, now: float) -> Step | None:
+    intent = seen.intent
+    if intent is None:
+        lost = EndReason.RUNTIME_LOST
+        return Signal("SIGKILL", _intent(lost, here, now, grace_s=0, signal="SIGKILL"))
+    if intent.killed_at is None or now >= _kill_at(intent):
+        return Signal("SIGKILL", _killed(intent, now))
+    return None
 
 
 def _while_running(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:

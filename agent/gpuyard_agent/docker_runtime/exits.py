@@ -38,6 +38,8 @@ _AMBIGUOUS: Final = frozenset({KILLED, 143, UNKNOWN})
 _EXPLAIN_S: Final = 5.0
 _LATE_OOM_S: Final = 0.2
 """On cgroup v2 the engine may hear of a memory kill just after the death it caused."""
+_SLACK_S: Final = 1.0
+_STEADY_S: Final = 10.0
 _REMEMBERED: Final = 2048
 _FIRST_RETRY_S: Final = 0.05
 _LAST_RETRY_S: Final = 2.0
@@ -60,14 +62,26 @@ class _Story:
         return not self.memory_kill and not self.kill_signal
 
 
-@dataclass(slots=True)
-class _Lost:
-    """The time in which the engine was away."""
+@dataclass(frozen=True, slots=True)
+class _Outage:
+    """The last time in which the engine was away."""
 
     since: float
+    until: float
     live_restore: bool
     peer: int | None
     """The process id of the engine that came back."""
+
+    def ended(self, exit: Exit) -> bool:
+        """True where the engine's restart is what ended it.
+
+        Without live-restore an engine takes its containers along. With it they run on, and only
+        an end that the engine did not see itself (255) is put down to the restart.
+        """
+        at = epoch_s(exit.ended_at)
+        if at is None or not self.since - _SLACK_S <= at <= self.until + _SLACK_S:
+            return False
+        return not self.live_restore or exit.code in (None, UNKNOWN)
 
 
 class Exits:
@@ -79,12 +93,15 @@ class Exits:
         self._stories: dict[str, _Story] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._since_ns = 0
-        self._peer: int | None = None
+        self._outage: _Outage | None = None
+        self._steady = asyncio.Event()
+        """Cleared while the engine is away and until what fell with it has been told."""
 
     async def open(self) -> None:
         """Begins to listen; returns once no later end can be missed."""
         self._since_ns = time.time_ns() - 1_000_000_000
         stream = await self._connect()
+        self._steady.set()
         self._spawn(self._listen(stream))
         self._spawn(self._look_now_and_then())
 
@@ -116,14 +133,18 @@ class Exits:
 
     async def found(self, container_id: str, inspect: dict[str, Any]) -> Exit | None:
         """The end of an inspected container, None while it runs: the same as `wait` would tell."""
-        story = self._story(container_id)
-        if story.ended.done() or story.asking:
-            return await asyncio.shield(story.ended)
         exit = exit_of(inspect, now=time.time())
-        if exit is not None:
-            exit = _with_cause(exit, story)
-            self.settle(container_id, exit)
-        return exit
+        if exit is None:
+            return None
+        story = self._story(container_id)
+        if not self._steady.is_set():
+            # Whether the engine's restart is to blame is being found out.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STEADY_S):
+                    await self._steady.wait()
+        if not story.asking:
+            self.settle(container_id, self._judged(exit, story))
+        return await asyncio.shield(story.ended)
 
     def known(self, container_id: str) -> Exit | None:
         """The end where it has been told; asks nobody."""
@@ -165,7 +186,6 @@ class Exits:
         query = urlencode({"since": since, "filters": json.dumps(filters)})
         version = await self._client.api_version()
         stream = await open_stream(self._client.address, "GET", f"/v{version}/events?{query}")
-        self._peer = stream.peer_pid
         return stream
 
     async def _listen(self, stream: EngineStream) -> None:
@@ -177,20 +197,26 @@ class Exits:
                 pass  # an engine that stops cuts its streams anywhere
             finally:
                 stream.close()
-            away_since = time.time()
-            # Its successor may speak another version, and none of the connections kept is alive.
-            self._client.reset()
-            stream = await self._reconnect()
-            self._spawn(self._look_after_outage(away_since))
+            self._steady.clear()
+            stream = await self._reconnect(time.time())
+            self._spawn(self._look_after_outage())
 
-    async def _reconnect(self) -> EngineStream:
+    async def _reconnect(self, since: float) -> EngineStream:
+        """The stream of the engine that comes back, and the outage kept for judging ends by."""
         delay = _FIRST_RETRY_S
         while True:
             await asyncio.sleep(delay)
+            # Its successor may speak another version, and none of the connections kept is alive.
+            self._client.reset()
             try:
-                return await self._connect()
+                info = await self._client.call(lambda api: api.info())
+                stream = await self._connect()
             except RuntimeFailure:
                 delay = min(delay * 2, _LAST_RETRY_S)
+                continue
+            live_restore = bool(info.get("LiveRestoreEnabled"))
+            self._outage = _Outage(since, time.time(), live_restore, stream.peer_pid)
+            return stream
 
     def _take(self, event: dict[str, Any]) -> None:
         actor = event.get("Actor") or {}
@@ -220,7 +246,7 @@ class Exits:
             story.asking = True
             self._spawn(self._explain(container_id, story, exit))
         else:
-            self.settle(container_id, exit)
+            self.settle(container_id, self._judged(exit, story))
 
     async def _explain(self, container_id: str, story: _Story, exit: Exit) -> None:
         """Asks the engine why it died; an engine that is gone by then took it along."""
@@ -236,21 +262,22 @@ class Exits:
         except (RuntimeFailure, TimeoutError):
             pass  # it was removed, or the engine hangs: the event's word must do
         story.asking = False
-        self.settle(container_id, _with_cause(exit, story))
+        self.settle(container_id, self._judged(exit, story))
 
     async def _look_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            with contextlib.suppress(RuntimeFailure):
-                await self._look(None)
+            if self._steady.is_set():
+                with contextlib.suppress(RuntimeFailure):
+                    await self._look(every=False)
 
-    async def _look_after_outage(self, since: float) -> None:
+    async def _look_after_outage(self) -> None:
         with contextlib.suppress(RuntimeFailure):
-            info = await self._client.call(lambda api: api.info())
-            await self._look(_Lost(since, bool(info.get("LiveRestoreEnabled")), self._peer))
+            await self._look(every=True)
+        self._steady.set()
 
-    async def _look(self, lost: _Lost | None) -> None:
-        """Tells every end that is waited for and has happened unheard."""
+    async def _look(self, *, every: bool) -> None:
+        """Tells the ends that are waited for and happened unheard; `every` checks processes too."""
         waited = [
             container_id
             for container_id, story in self._stories.items()
@@ -262,10 +289,10 @@ class Exits:
         listed = await self._client.call(lambda api: api.containers(all=True, filters=filters))
         running = {c["Id"] for c in listed if status_of(str(c["State"])) is Status.RUNNING}
         for container_id in waited:
-            if lost is not None or container_id not in running:
-                await self._look_at(container_id, lost)
+            if every or container_id not in running:
+                await self._look_at(container_id)
 
-    async def _look_at(self, container_id: str, lost: _Lost | None) -> None:
+    async def _look_at(self, container_id: str) -> None:
         try:
             inspect = await _inspect(self._client, container_id)
         except EngineRefused as refused:
@@ -274,13 +301,24 @@ class Exits:
             return
         story = self._story(container_id)
         exit = exit_of(inspect, now=time.time())
-        if exit is None and lost is not None and _is_ghost(inspect, lost.peer):
+        if exit is None and self._outage is not None and _is_ghost(inspect, self._outage.peer):
             message = "the engine says that it runs after its restart, and its process is gone"
             exit = Exit(None, rfc3339(time.time()), engine_restarted=True, message=message)
-        elif exit is not None and lost is not None and _fell_with(exit, lost):
-            exit = replace(exit, engine_restarted=True)
         if exit is not None and not story.asking:
-            self.settle(container_id, _with_cause(exit, story))
+            self.settle(container_id, self._judged(exit, story))
+
+    def _judged(self, exit: Exit, story: _Story) -> Exit:
+        """The end with whatever else is known of its cause: 137 alone says nothing of why."""
+        if self._outage is not None and self._outage.ended(exit):
+            exit = replace(exit, engine_restarted=True)
+        if exit.code != KILLED or exit.engine_restarted:
+            return exit
+        if exit.out_of_memory or story.memory_kill:
+            return replace(exit, out_of_memory=True)
+        if story.kill_signal in ("9", "SIGKILL", "KILL"):
+            message = "killed through the Docker Engine (docker kill, stop or rm)"
+            return replace(exit, message=message)
+        return exit
 
 
 async def _inspect(client: EngineClient, container_id: str) -> dict[str, Any]:
@@ -288,32 +326,9 @@ async def _inspect(client: EngineClient, container_id: str) -> dict[str, Any]:
     return found
 
 
-def _with_cause(exit: Exit, story: _Story) -> Exit:
-    """The end with what the events told of it: 137 alone says nothing of why."""
-    if exit.code != KILLED or exit.engine_restarted:
-        return exit
-    if exit.out_of_memory or story.memory_kill:
-        return replace(exit, out_of_memory=True)
-    if story.kill_signal in ("9", "SIGKILL", "KILL"):
-        return replace(exit, message="killed through the Docker Engine (docker kill, stop or rm)")
-    return exit
-
-
 def _vanished() -> Exit:
     message = "its container was removed from outside the yard"
     return Exit(None, rfc3339(time.time()), message=message)
-
-
-def _fell_with(exit: Exit, lost: _Lost) -> bool:
-    """True where the engine's restart is what ended it.
-
-    Without live-restore an engine takes its containers along. With it they run on, and only an
-    end that the engine did not see itself (255) is put down to the restart.
-    """
-    at = epoch_s(exit.ended_at)
-    if at is None or at < lost.since - 1:
-        return False
-    return not lost.live_restore or exit.code in (None, UNKNOWN)
 
 
 def _is_ghost(inspect: dict[str, Any], peer: int | None) -> bool:

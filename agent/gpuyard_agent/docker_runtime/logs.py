@@ -30,6 +30,8 @@ _SETTLE_S: Final = 2.0
 _RETRY_S: Final = 0.2
 _HEADER: Final = struct.Struct(">BxxxL")
 _SYSTEM_ERROR: Final = 3
+_GONE: Final = (404, 409)
+"""No such container, and one that is marked for removal."""
 
 Mark = tuple[int, bytes]
 """Stream and time of a message; the engine's times have nanoseconds."""
@@ -111,7 +113,7 @@ class LogReader:
             except EngineUnavailable:
                 pass
             except EngineRefused as refused:
-                if refused.status != 404:
+                if refused.status not in _GONE:
                     raise
                 return
             if whole:

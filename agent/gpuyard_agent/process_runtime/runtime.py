@@ -36,7 +36,7 @@ class ProcessRuntime:
         self._yard = yard
         self._node = node
         self._growth = Growth()
-        self._children: dict[AttemptKey, subprocess.Popen[bytes]] = {}
+        self._children: dict[AttemptKey, int] = {}
         self._ends: dict[AttemptKey, asyncio.Event] = {}
 
     async def open(self) -> None:
@@ -116,6 +116,10 @@ class ProcessRuntime:
         folder = self._folder(key)
         if folder.exit() is None:
             folder.signal("SIGKILL")
+        if (shim := folder.shim()) is not None:
+            # It writes into the folder until its very end.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_until_gone(shim), STARTED_S)
         self._reap(key)
         self._ends.pop(key, None)
         try:
@@ -176,7 +180,9 @@ class ProcessRuntime:
             env=_environment(launch),
             start_new_session=True,
         )
-        self._children[launch.key] = child
+        # It is to outlive this process, and is reaped by its pid: Popen has done its part.
+        child.returncode = 0
+        self._children[launch.key] = child.pid
         (folder.path / "child").unlink(missing_ok=True)
         stat = Path(f"/proc/{child.pid}/stat").read_text(errors="replace")
         write_whole(folder.path / "shim", stat)
@@ -186,9 +192,13 @@ class ProcessRuntime:
 
     def _reap(self, key: AttemptKey) -> None:
         """Takes the zombie of a shell that this process started."""
-        child = self._children.get(key)
-        if child is not None and child.poll() is not None:
-            del self._children[key]
+        pid = self._children.get(key)
+        if pid is None:
+            return
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                return
+        del self._children[key]
 
 
 def _command(launch: Launch) -> list[str]:

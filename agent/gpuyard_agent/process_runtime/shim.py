@@ -42,7 +42,7 @@ while :; do
   wait "$_gy_child"; _gy_code=$?
   kill -0 "$_gy_child" 2>/dev/null || break
 done
-kill -KILL -- "-$_gy_child" 2>/dev/null
+kill -s KILL -- "-$_gy_child" 2>/dev/null
 echo "$_gy_code" >"$_gy_dir/exit.new" && "$_gy_mv" -f "$_gy_dir/exit.new" "$_gy_dir/exit"
 """
 _LOST: Final = "lost"
@@ -154,11 +154,12 @@ class Folder:
         if child is None or process_of(child.pid) != child:
             return
         number = signal.Signals[name]
-        with contextlib.suppress(ProcessLookupError):
-            if number is signal.SIGKILL:
+        if number is signal.SIGKILL:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, number)
-            else:
-                os.kill(child.pid, number)
+        # Also for SIGKILL: in its first moments the command has no group of its own yet.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
 
     def _process(self, name: str) -> Process | None:
         try:

@@ -9,10 +9,12 @@ from nats.aio.msg import Msg
 
 from gpuyard import codec
 from gpuyard.bus.link import Link, Subscription
-from gpuyard.bus.refusals import NoResponders
+from gpuyard.bus.repeating import repeated
 from gpuyard.errors import Unavailable
 
 Body = Mapping[str, Any] | bytes
+MAX_WAITING: Final = 8192
+"""Requests of one handle that may wait for their turn; their callers give up long before."""
 NO_HEADERS: Final[Mapping[str, str]] = {}
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class Handle:
         self._serving: set[asyncio.Task[None]] = set()
         self.replies_dropped = 0
         """Answers not sent because the reply subject was not the caller's own."""
+        self.requests_dropped = 0
+        """Requests not served because too many were waiting already."""
 
     @property
     def is_connected(self) -> bool:
@@ -96,6 +100,9 @@ class Handle:
                     log.exception("request handler failed", extra={"subject": message.subject})
 
         def receive(message: Msg) -> None:
+            if len(self._serving) >= MAX_WAITING:
+                self.requests_dropped += 1
+                return
             task = asyncio.ensure_future(run(_message(message)))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
@@ -117,17 +124,11 @@ class Handle:
         is for requests that are safe to repeat.
         """
         data = _bytes(body)
-        for left in range(attempts - 1, -1, -1):
-            try:
-                answer = await self._link.request(
-                    subject, data, headers=headers, timeout_s=timeout_s
-                )
-                return _message(answer)
-            except Unavailable as fault:
-                if not left:
-                    raise
-                await asyncio.sleep(0.2 if isinstance(fault, NoResponders) else 0.05)
-        raise ValueError("attempts must be at least 1")
+        answer = await repeated(
+            lambda: self._link.request(subject, data, headers=headers, timeout_s=timeout_s),
+            attempts=attempts,
+        )
+        return _message(answer)
 
     async def respond(
         self,

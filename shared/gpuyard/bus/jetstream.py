@@ -11,7 +11,8 @@ from nats.aio.msg import Msg
 
 from gpuyard.bus.link import Link
 from gpuyard.bus.publication import Page, PubAck, Publication, Stored, StreamState, parse_time
-from gpuyard.bus.refusals import NotFound, refusal
+from gpuyard.bus.refusals import NoResponders, NotFound, refusal
+from gpuyard.bus.repeating import repeated
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
 
 MAX_BATCH_MESSAGES: Final = 400
@@ -83,15 +84,17 @@ class JetStream:
     ) -> dict[str, Any]:
         """A request to `$JS.API.<operation>`; above one attempt only for what is safe to repeat."""
         data = json.dumps(arguments).encode() if arguments is not None else b""
-        for left in range(attempts - 1, -1, -1):
+
+        async def ask() -> dict[str, Any]:
             try:
                 message = await self.link.request(f"$JS.API.{operation}", data, timeout_s=timeout_s)
-                return _answer(message.data, operation)
-            except Unavailable:
-                if not left:
-                    raise
-                await asyncio.sleep(0.1)
-        raise ValueError("attempts must be at least 1")
+            except NoResponders as fault:
+                raise Unavailable(
+                    "JetStream does not answer: it is off, or has no leader"
+                ) from fault
+            return _answer(message.data, operation)
+
+        return await repeated(ask, attempts=attempts)
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message on `subject`, markers included, as the stream's leader has it."""
@@ -103,17 +106,13 @@ class JetStream:
 
     async def direct_last(self, stream: str, subject: str) -> Stored | None:
         """The last message on `subject` from whichever server is quickest: it may be a bit old."""
-        for left in range(READ_ATTEMPTS - 1, -1, -1):
-            try:
-                message = await self.link.request(
-                    f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", timeout_s=REQUEST_TIMEOUT_S
-                )
-                return _from_direct(message)
-            except Unavailable:
-                if not left:
-                    raise
-                await asyncio.sleep(0.1)
-        return None
+
+        async def ask() -> Stored | None:
+            return _from_direct(
+                await self.link.request(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"")
+            )
+
+        return await repeated(ask, attempts=READ_ATTEMPTS)
 
     async def read_page(
         self,
@@ -135,14 +134,9 @@ class JetStream:
             "batch": limit,
             "max_bytes": max_bytes,
         }
-        for left in range(READ_ATTEMPTS - 1, -1, -1):
-            try:
-                return await self._collect(f"$JS.API.DIRECT.GET.{stream}", query)
-            except Unavailable:
-                if not left:
-                    raise
-                await asyncio.sleep(0.1)
-        raise ValueError("unreachable")
+        return await repeated(
+            lambda: self._collect(f"$JS.API.DIRECT.GET.{stream}", query), attempts=READ_ATTEMPTS
+        )
 
     async def state(self, stream: str) -> StreamState:
         """How much the stream holds; raises `NotFound` where there is no such stream."""

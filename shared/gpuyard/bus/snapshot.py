@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from nats.aio.msg import Msg
 
 from gpuyard.bus.jetstream import JetStream
 from gpuyard.bus.publication import Stored
+from gpuyard.bus.repeating import repeated
 from gpuyard.errors import Unavailable
 
 PULL_MESSAGES: Final = 4096
@@ -24,14 +26,19 @@ async def read_last_values(
 
     Complete for everything stored before the call. A read that breaks is started anew.
     """
-    for left in range(ATTEMPTS - 1, -1, -1):
-        try:
-            return await _Reading(jetstream, stream).run(subjects)
-        except Unavailable:
-            if not left:
-                raise
-            await asyncio.sleep(0.3)
-    return []
+    found: dict[str, Stored] = {}
+    # One consumer per subject: with several filters on a stream whose keys were overwritten the
+    # server takes twenty times as long.
+    for subject in subjects:
+        found |= await repeated(
+            partial(_read, jetstream, stream, subject), attempts=ATTEMPTS, pause_s=0.3
+        )
+    live = [stored for stored in found.values() if not stored.is_marker]
+    return sorted(live, key=lambda stored: stored.sequence)
+
+
+async def _read(jetstream: JetStream, stream: str, subject: str) -> dict[str, Stored]:
+    return await _Reading(jetstream, stream).run(subject)
 
 
 class _Reading:
@@ -47,14 +54,14 @@ class _Reading:
         self._broken = False
         self._moved = asyncio.Event()
 
-    async def run(self, subjects: Sequence[str]) -> list[Stored]:
+    async def run(self, subject: str) -> dict[str, Stored]:
         link = self._jetstream.link
         inbox = link.new_inbox()
         subscription = await link.subscribe(inbox, self._receive)
         consumer = ""
         try:
             answer = await self._jetstream.call(
-                f"CONSUMER.CREATE.{self._stream}", _consumer(self._stream, subjects)
+                f"CONSUMER.CREATE.{self._stream}", _consumer(self._stream, subject)
             )
             consumer = answer["name"]
             self._pending = answer["num_pending"]
@@ -64,8 +71,7 @@ class _Reading:
             if consumer and link.is_connected:
                 # It would vanish by itself; nobody needs to wait for that.
                 await link.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
-        live = [stored for stored in self._found.values() if not stored.is_marker]
-        return sorted(live, key=lambda stored: stored.sequence)
+        return self._found
 
     async def _pull_all(self, consumer: str, inbox: str) -> None:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}"
@@ -108,13 +114,13 @@ class _Reading:
             self._moved.set()
 
 
-def _consumer(stream: str, subjects: Sequence[str]) -> dict[str, object]:
+def _consumer(stream: str, subject: str) -> dict[str, object]:
     return {
         "stream_name": stream,
         "config": {
             "ack_policy": "none",
             "deliver_policy": "last_per_subject",
-            "filter_subjects": list(subjects),
+            "filter_subject": subject,
             "inactive_threshold": 30_000_000_000,
             "mem_storage": True,
             "num_replicas": 1,

@@ -4,12 +4,16 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpuyard.cli.ending import Ended, say
 from gpuyard.cli.globals import current, global_options
+
+if TYPE_CHECKING:
+    from gpuyard.cli.yard_folder import YardFolder
+    from gpuyard.cli.yard_parts import UpOptions
 
 RUNTIMES: Final = ("docker", "process", "simulated")
 INJECTIONS: Final = ("toolkit", "cdi", "device-nodes", "none")
@@ -51,14 +55,10 @@ def up(
     return _detached(yard, options)
 
 
-def _detached(yard: "object", options: "object") -> int:
+def _detached(yard: "YardFolder", options: "UpOptions") -> int:
     """Runs the yard in a process of its own; returns its exit code once it is ready or failed."""
     from gpuyard.cli.up_session import run_yard
-    from gpuyard.cli.yard_folder import YardFolder
-    from gpuyard.cli.yard_parts import UpOptions
 
-    assert isinstance(yard, YardFolder)
-    assert isinstance(options, UpOptions)
     settings = current()
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -77,11 +77,8 @@ def _detached(yard: "object", options: "object") -> int:
     return os.waitstatus_to_exitcode(status) or 1
 
 
-def _leave(yard: "object", writing: int) -> None:
+def _leave(yard: "YardFolder", writing: int) -> None:
     """Lets the starting command go: from here on our words go to a file."""
-    from gpuyard.cli.yard_folder import YardFolder
-
-    assert isinstance(yard, YardFolder)
     log = os.open(yard.log_file("up"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     sys.stdout.flush()

@@ -92,7 +92,7 @@ class AsyncClient:
         returned with `warning` set. Submitting one id twice gives the same job.
         """
         body = submission.prepared(spec)
-        async with self._submitted(body, with_output=False, notice=None) as (_, job):
+        async with self._submitted(body, with_output=False, looks=True) as (_, job):
             return job
 
     async def run(
@@ -124,14 +124,22 @@ class AsyncClient:
     async def started(
         self, spec: Any, *, with_output: bool = True, notice: Notice | None = None
     ) -> AsyncIterator[tuple[Follower, Job]]:
-        """Submit a job and follow it from its first moment: gives the follower and the job."""
+        """Submit a job and follow it from its first moment: gives the follower and the job.
+
+        The job holds little more than its id; the follower's `view` has the rest at the end.
+        """
         body = submission.prepared(spec)
         async with self._submitted(body, with_output=with_output, notice=notice) as started:
             yield started
 
     @asynccontextmanager
     async def _submitted(
-        self, body: Mapping[str, Any], *, with_output: bool, notice: Notice | None
+        self,
+        body: Mapping[str, Any],
+        *,
+        with_output: bool,
+        notice: Notice | None = None,
+        looks: bool = False,
     ) -> AsyncIterator[tuple[Follower, Job]]:
         data = submission.encoded(body)
         job, api = body["id"], self.api
@@ -142,7 +150,8 @@ class AsyncClient:
             # Listening first, on the same connection: the answer cannot come before.
             await follower.open()
             await submission.store(self.bus, tenant=api.tenant, user=api.user, job=job, data=data)
-            yield follower, await submission.settle(follower, api, name=body.get("name"))
+            job_now = await submission.settle(follower, api, name=body.get("name"), looks=looks)
+            yield follower, job_now
         finally:
             await follower.close()
 

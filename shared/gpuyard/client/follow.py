@@ -24,7 +24,7 @@ GAP_S: Final = 0.3
 GIVE_UP_S: Final = 5.0
 """How long the rest of an ended attempt's output, or a gap, is waited for."""
 LOG_PAGE: Final = 256
-LOOK_S: Final = 0.01
+LOOK_S: Final = 0.001
 """`wait` with hardly any time is the cheapest look at a job."""
 
 Item = Event | LogChunk

@@ -97,24 +97,27 @@ def _not_stored(bus: Bus, fault: Unavailable, limit_s: float) -> Unavailable:
     return Unavailable(f"the job was not stored within {limit_s:g} s: {fault}", code=fault.code)
 
 
-async def settle(follower: Follower, api: Api, *, name: str | None) -> Job:
+async def settle(follower: Follower, api: Api, *, name: str | None, looks: bool) -> Job:
     """The job once the leader has answered, or with a warning that none has.
 
-    Raises what the yard found wrong with it.
+    Raises what the yard found wrong with it. Without `looks` an accepted job is not asked for:
+    the caller follows it anyway.
     """
     if await follower.decided(DUPLICATE_S):
-        return await _answered(follower, api, name)
+        return await _answered(follower, api, name, looks=looks)
     # A repeated submission brings no event of its own; the yard has the job already.
     if found := await _known(follower, api):
         return found
     if await follower.decided(ANSWER_S - DUPLICATE_S):
-        return await _answered(follower, api, name)
+        return await _answered(follower, api, name, looks=looks)
     return await _known(follower, api) or _unseen(follower, api, name, warning=NO_LEADER)
 
 
-async def _answered(follower: Follower, api: Api, name: str | None) -> Job:
+async def _answered(follower: Follower, api: Api, name: str | None, *, looks: bool) -> Job:
     if follower.refusal is not None:
         raise refusal_of(follower.refusal)
+    if not looks:
+        return _unseen(follower, api, name, warning=None)
     try:
         answer = await api.call("wait", {"id": follower.job, "timeout_s": LOOK_S})
     except Unavailable:

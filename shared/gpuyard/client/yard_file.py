@@ -46,12 +46,14 @@ def read_yard(path: Path) -> YardFile | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         info = os.fstat(descriptor)
         is_private = info.st_uid == os.geteuid() and stat.S_IMODE(info.st_mode) == 0o600
         if not stat.S_ISREG(info.st_mode) or not is_private:
             return None
-        text = file.read(_MAX_BYTES).decode("utf-8", errors="replace")
+        text = os.read(descriptor, _MAX_BYTES).decode("utf-8", errors="replace")
+    finally:
+        os.close(descriptor)
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     url, pid = values.get("GPUYARD_URL"), values.get("GPUYARD_PID", "")
     if not url or not pid.isdigit():

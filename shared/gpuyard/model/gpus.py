@@ -136,5 +136,9 @@ def normalise_gpus(value: Any) -> Any:
         return parse_gpus(value)
     if isinstance(value, dict):
         known = set(GpuRequest.model_fields)
-        return {k: v for k, v in value.items() if k not in known or v is not None}
+        fields = {k: v for k, v in value.items() if k not in known or v is not None}
+        if isinstance(named := fields.get("ids"), list):
+            # An index is written as a number as often as it is written as a text.
+            fields["ids"] = [str(item) if type(item) is int else item for item in named]
+        return fields
     return value

@@ -15,7 +15,7 @@ JobKey = tuple[str, str]
 NAME_PATTERN: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 USER_PATTERN: Final = r"[a-z0-9_-]{1,64}"
 JOB_ID_PATTERN: Final = r"[a-z0-9][a-z0-9-]{0,47}"
-_ASSIGNED_ID: Final = re.compile(r"j[0-9a-z]+-[0-9]+")
+_ASSIGNED_ID: Final = re.compile(r"j[0-9a-z]{8}-[0-9]+")
 _NAME: Final = re.compile(NAME_PATTERN)
 _USER: Final = re.compile(USER_PATTERN)
 _JOB_ID: Final = re.compile(JOB_ID_PATTERN)
@@ -38,7 +38,11 @@ def is_job_id(text: str) -> bool:
 
 
 def is_assigned_id(text: str) -> bool:
-    """True for the form that only the coordinator gives: j<generation>-<stream sequence>."""
+    """True for the form that only the coordinator gives: j<generation>-<stream sequence>.
+
+    A generation is milliseconds since 1970, which are eight base 36 digits until 2059: so a name
+    such as `job-1` stays free for people.
+    """
     return _ASSIGNED_ID.fullmatch(text) is not None
 
 
@@ -64,7 +68,7 @@ def job_id_from_bytes(entropy: bytes) -> JobId:
 
 def assigned_id(generation: int, sequence: int) -> JobId:
     """The id of a submission that came without one."""
-    return JobId(f"j{base36(generation)}-{sequence}")
+    return JobId(f"j{base36(generation).rjust(8, '0')}-{sequence}")
 
 
 def id_from_message_id(message_id: str, tenant: str) -> tuple[JobId, bool]:

@@ -1,6 +1,7 @@
 """From a body that somebody sent to a `JobSpec`, or to every fault it has."""
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
@@ -111,11 +112,17 @@ def _nearest(location: tuple[int | str, ...]) -> str | None:
     return found[0] if found else None
 
 
+@functools.cache
+def _defaults() -> JobSpec:
+    """Made once: it costs as much as reading many specs."""
+    return JobSpec.model_construct(image="")
+
+
 def _not_yet(spec: JobSpec) -> Iterable[FieldFault]:
-    defaults = JobSpec.model_construct(image="")
+    defaults = _defaults()
     for name, what in _LATER:
         if getattr(spec, name) != getattr(defaults, name):
-            yield FieldFault(name, "not_supported_yet", f"{what} are not supported yet")
+            yield FieldFault(name, "not_supported_yet", f"{what}: not supported yet")
     if spec.gpus.is_share:
         yield FieldFault("gpus", "not_supported_yet", "shares of a GPU are not supported yet")
     if spec.gpus.mig is not None:

@@ -46,8 +46,8 @@ _RUNC = "failed to create shim task: OCI runtime create failed: runc create fail
         (500, _RUNC + "wrong rlimit value: RLIMIT_BAD: unknown", "invalid", False, ""),
         (400, 'invalid mount config for type "bind": bind source path does not exist: /data',
          "runtime_error", False, ""),
-        (500, "driver failed programming external connectivity: Bind for 0.0.0.0:80 failed: port "
-         "is already allocated", "runtime_error", False, ""),
+        (500, ("driver failed programming external connectivity: Bind for 0.0.0.0:80 failed: port "
+         "is already allocated"), "runtime_error", False, ""),
         (404, "network lab not found", "runtime_error", False, ""),
         (404, "No such container: abc", "runtime_error", True, ""),
         (409, "removal of container abc is already in progress", "runtime_error", True, ""),
@@ -70,8 +70,8 @@ def test_a_refused_container(
 @pytest.mark.parametrize(
     ("status", "text", "reason", "temporary"),
     [
-        (404, "pull access denied for a/b, repository does not exist or may require 'docker "
-         "login': denied: requested access to the resource is denied", "image_not_found", False),
+        (404, ("pull access denied for a/b, repository does not exist or may require 'docker "
+         "login': denied: requested access to the resource is denied"), "image_not_found", False),
         (404, "manifest for a/b:9 not found: manifest unknown: manifest unknown",
          "image_not_found", False),
         (500, "no matching manifest for linux/arm64/v8 in the manifest list entries",
@@ -127,8 +127,8 @@ def test_the_code_of_a_command_that_could_not_begin(text: str, code: int | None)
     ("error", "node_reason", "said"),
     [
         (PermissionError(errno.EACCES, "Permission denied"), "docker_permission",
-         "permission denied on /s: add the agent's user to group docker (which is as good as root)"
-         " or run it as root"),
+         ("permission denied on /s: add the agent's user to group docker (which is as good as root)"
+         " or run it as root")),
         (FileNotFoundError(errno.ENOENT, "x"), "docker_unreachable", "/s does not exist"),
         (ConnectionRefusedError(), "docker_unreachable", "nothing answers on /s"),
         (TimeoutError(), "docker_unreachable", "does not answer in time"),

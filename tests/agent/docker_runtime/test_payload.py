@@ -1,7 +1,7 @@
 """The body of POST /containers/create, golden: a change of it changes every container."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -97,6 +97,46 @@ def test_a_job_without_gpus_closes_what_its_image_would_open() -> None:
     assert container_payload(launch) == wanted
 
 
+_FULL: Final = {
+    "Image": "team/image:2",
+    "Labels": _LABELS,
+    "Env": ["X=1"],
+    "Tty": True,
+    "OpenStdin": False,
+    "StopTimeout": 8,
+    "Cmd": ["python", "train.py"],
+    "Entrypoint": ["/bin/sh", "-c"],
+    "WorkingDir": "/work",
+    "User": "1000:100",
+    "ExposedPorts": {"8888/tcp": {}, "80/tcp": {}, "53/udp": {}},
+    "HostConfig": {
+        "Init": True,
+        "RestartPolicy": {"Name": "no"},
+        "NetworkMode": "bridge",
+        "LogConfig": _LOGS,
+        "Memory": 536870912,
+        "MemorySwap": 536870912,
+        "NanoCpus": 1500000000,
+        "ShmSize": 67108864,
+        "Mounts": [
+            {"Type": "bind", "Source": "/data", "Target": "/data", "ReadOnly": True},
+            {"Type": "volume", "Source": "cache", "Target": "/cache", "ReadOnly": False},
+        ],
+        "Tmpfs": {"/scratch": "size=16m"},
+        "Ulimits": [
+            {"Name": "memlock", "Soft": -1, "Hard": -1},
+            {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
+        ],
+        "DeviceRequests": [{"Driver": "", "DeviceIDs": ["GPU-a"], "Capabilities": [["gpu"]]}],
+        "PortBindings": {
+            "8888/tcp": [{"HostIp": "", "HostPort": ""}],
+            "80/tcp": [{"HostIp": "", "HostPort": "8080"}],
+            "53/udp": [{"HostIp": "", "HostPort": "53"}],
+        },
+    },
+}
+
+
 def test_everything_that_a_job_may_ask_for() -> None:
     launch = _launch(
         image="team/image:2",
@@ -118,44 +158,7 @@ def test_everything_that_a_job_may_ask_for() -> None:
         stop_grace_s=7.2,
     )
 
-    assert container_payload(launch) == {
-        "Image": "team/image:2",
-        "Labels": _LABELS,
-        "Env": ["X=1"],
-        "Tty": True,
-        "OpenStdin": False,
-        "StopTimeout": 8,
-        "Cmd": ["python", "train.py"],
-        "Entrypoint": ["/bin/sh", "-c"],
-        "WorkingDir": "/work",
-        "User": "1000:100",
-        "ExposedPorts": {"8888/tcp": {}, "80/tcp": {}, "53/udp": {}},
-        "HostConfig": {
-            "Init": True,
-            "RestartPolicy": {"Name": "no"},
-            "NetworkMode": "bridge",
-            "LogConfig": _LOGS,
-            "Memory": 536870912,
-            "MemorySwap": 536870912,
-            "NanoCpus": 1500000000,
-            "ShmSize": 67108864,
-            "Mounts": [
-                {"Type": "bind", "Source": "/data", "Target": "/data", "ReadOnly": True},
-                {"Type": "volume", "Source": "cache", "Target": "/cache", "ReadOnly": False},
-            ],
-            "Tmpfs": {"/scratch": "size=16m"},
-            "Ulimits": [
-                {"Name": "memlock", "Soft": -1, "Hard": -1},
-                {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
-            ],
-            "DeviceRequests": [{"Driver": "", "DeviceIDs": ["GPU-a"], "Capabilities": [["gpu"]]}],
-            "PortBindings": {
-                "8888/tcp": [{"HostIp": "", "HostPort": ""}],
-                "80/tcp": [{"HostIp": "", "HostPort": "8080"}],
-                "53/udp": [{"HostIp": "", "HostPort": "53"}],
-            },
-        },
-    }
+    assert container_payload(launch) == _FULL
 
 
 @pytest.mark.parametrize("injection", ["toolkit", "cdi", "device-nodes", "none"])

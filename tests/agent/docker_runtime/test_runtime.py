@@ -17,7 +17,7 @@ from gpuyard_agent.docker_runtime.client import spoken_version
 from gpuyard_agent.runtime import LogPosition
 from tests.agent.docker_runtime.bench import Bench, gpu
 from tests.agent.docker_runtime.conftest import MakeBench
-from tests.support.engine import Engine, MakePrivateEngine
+from tests.support.engine import Engine
 
 
 async def test_a_command_runs_and_its_code_and_streams_come_back(bench: Bench) -> None:
@@ -363,74 +363,3 @@ asyncio.run(main())
 )  # fmt: skip
 def test_the_api_version_suits_the_engine(newest: str, oldest: str, spoken: str) -> None:
     assert spoken_version({"ApiVersion": newest, "MinAPIVersion": oldest}) == spoken
-
-
-async def test_with_the_toolkit_the_grant_is_in_the_container(
-    private_engine: MakePrivateEngine, make_bench: MakeBench
-) -> None:
-    bench = await make_bench(private_engine("--bridge=none", toolkit=True))
-    launch = bench.shell("env; sleep 600", gpus=(gpu("GPU-a"), gpu("GPU-b")))
-
-    seen = await bench.start(launch)
-
-    with bench.engine.api() as api:
-        (request,) = api.inspect_container(seen.container_id)["HostConfig"]["DeviceRequests"]
-    assert request["DeviceIDs"] == ["GPU-a", "GPU-b"]
-    assert request["Count"] == 0
-    look = await bench.runtime.look(launch)
-    assert look is not None and look.mismatch is None
-
-
-async def test_an_engine_that_goes_takes_the_blame_for_its_containers(
-    private_engine: MakePrivateEngine, make_bench: MakeBench
-) -> None:
-    engine = private_engine("--bridge=none")
-    bench = await make_bench(engine)
-    launch = bench.launch_of("sleep", "600")
-    await bench.start(launch)
-    waiting = asyncio.create_task(bench.runtime.wait(launch.key))
-    await asyncio.sleep(0)
-
-    await asyncio.to_thread(engine.stop)
-    assert [one["code"] for one in await bench.runtime.problems()] == ["docker_unreachable"]
-    await asyncio.to_thread(engine.start)
-
-    exit = await asyncio.wait_for(waiting, 20)
-    assert exit.engine_restarted
-    # What comes after needs no new runtime.
-    assert (await asyncio.wait_for(bench.run(bench.shell("exit 2")), 20)).code == 2
-
-
-async def test_a_container_that_outlives_its_engine_is_waited_for_on(
-    private_engine: MakePrivateEngine, make_bench: MakeBench
-) -> None:
-    engine = private_engine("--bridge=none", "--live-restore")
-    bench = await make_bench(engine)
-    outlives, ends = bench.launch_of("sleep", "600"), bench.shell("sleep 2; exit 3")
-    for launch in (outlives, ends):
-        await bench.start(launch)
-    waiting = [asyncio.create_task(bench.runtime.wait(one.key)) for one in (outlives, ends)]
-
-    await asyncio.to_thread(engine.stop)
-    await asyncio.sleep(2)
-    await asyncio.to_thread(engine.start)
-
-    exit = await asyncio.wait_for(waiting[1], 20)
-    assert (exit.code, exit.engine_restarted) == (3, False)
-    assert not waiting[0].done()
-    await bench.runtime.signal(outlives.key, "SIGKILL")
-    assert (await asyncio.wait_for(waiting[0], 20)).code == 137
-
-
-async def test_a_frozen_engine_is_a_problem_and_nothing_hangs_on_it(
-    private_engine: MakePrivateEngine, make_bench: MakeBench
-) -> None:
-    engine = private_engine("--bridge=none")
-    bench = await make_bench(engine)
-    engine.freeze()
-    try:
-        (problem,) = await asyncio.wait_for(bench.runtime.problems(), 15)
-    finally:
-        engine.thaw()
-    assert problem["code"] == "docker_unreachable"
-    assert "does not answer in time" in problem["message"]

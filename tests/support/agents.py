@@ -1,0 +1,173 @@
+"""A stand-in for a node's agent in core tests: what it was told, what really runs on its host."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuyard.messages import Applied, AttemptReport, Beat, WantedDocument
+from gpuyard.model.node import GpuFacts, GpuLink, GpuSample, NodeFacts, NodeReason
+from gpuyard_coordinator.core.state import AttemptRef
+
+
+def gpu_uuid(node: str, index: int) -> str:
+    """Distinct within eight characters, as real UUIDs are."""
+    return f"GPU-{index:04x}{sum(node.encode()):04x}-0000-4000-8000-{node.encode().hex():0>12}"[:52]
+
+
+def gpu_facts(uuid: str, index: int) -> GpuFacts:
+    return {
+        "uuid": uuid,
+        "index": index,
+        "minor": index,
+        "name": "NVIDIA GeForce RTX 4090",
+        "compute_capability": "8.9",
+        "memory_total_mib": 24564,
+        "memory_reserved_mib": None,
+        "pci_bus_id": None,
+        "mig": None,
+        "labels": {},
+        "missing": [],
+    }
+
+
+def gpu_sample(uuid: str, **changes: Any) -> GpuSample:
+    sample: GpuSample = {
+        "uuid": uuid,
+        "memory_used_mib": 1,
+        "memory_free_mib": 24563,
+        "memory_foreign_mib": 0,
+        "utilization_percent": 0,
+        "temperature_c": 40,
+        "power_w": 20.0,
+        "health": {"state": "healthy", "reason": None, "since": None},
+        "foreign": [],
+        "missing": [],
+    }
+    return sample | changes  # type: ignore[return-value]  # keys of the same TypedDict
+
+
+def node_facts(
+    gpus: list[GpuFacts], *, cpus: float | None, memory_mib: int | None, links: list[GpuLink]
+) -> NodeFacts:
+    return {
+        "labels": {},
+        "driver_version": "550.54.14",
+        "cuda_version": "12.4",
+        "docker_version": "27.3.1",
+        "agent_version": "0.1.0",
+        "runtime": "docker",
+        "gpu_injection": "toolkit",
+        "sharing": "none",
+        "cpus": cpus,
+        "memory_mib": memory_mib,
+        "gpus": gpus,
+        "links": links,
+        "missing": [],
+    }
+
+
+def fresh_report(key: AttemptRef) -> AttemptReport:
+    tenant, job, attempt = key
+    return {
+        "tenant": tenant,
+        "job": job,
+        "attempt": attempt,
+        "state": "accepted",
+        "container_id": None,
+        "image_digest": None,
+        "started_at": None,
+        "ended_at": None,
+        "reason": None,
+        "exit_code": None,
+        "message": None,
+        "pull": None,
+        "usage": None,
+        "log_chunks": 0,
+        "unexpected": False,
+    }
+
+
+@dataclass(slots=True)
+class Agent:
+    """Everything of one node's beat, as plain fields that a test may set before the next beat."""
+
+    name: str
+    facts: NodeFacts
+    machine_id: str
+    boot_id: str = "boot-1"
+    instance: str = "instance-1"
+    started_ns: int = 1
+    seq: int = 0
+    generation: int = 1
+    applied: Applied | None = None
+    adopting: bool = False
+    stopping: bool = False
+    sample_age_s: float | None = 0.5
+    samples: list[GpuSample] = field(default_factory=list)
+    reasons: list[NodeReason] = field(default_factory=list)
+    reports: dict[AttemptRef, AttemptReport] = field(default_factory=dict)
+    stops: set[AttemptRef] = field(default_factory=set)
+    """Attempts that the document orders to stop."""
+    is_deaf: bool = False
+    """Neither pushes nor replies reach it."""
+
+    def take(self, document: WantedDocument) -> None:
+        """Stores a document as an agent does: an older one is refused; entries of another machine
+        or boot are not accepted; an end whose entry left the document is forgotten."""
+        token = list(document["token"])
+        if self.applied is not None:
+            known = (self.applied["token"], self.applied["revision"])
+            if (token, document["revision"]) < known:
+                return
+        self.applied = {"token": token, "revision": document["revision"]}
+        named = set()
+        for entry in document["entries"]:
+            key = (entry["tenant"], entry["job"], entry["attempt"])
+            named.add(key)
+            if (entry["machine_id"], entry["boot_id"]) == (self.machine_id, self.boot_id):
+                self.reports.setdefault(key, fresh_report(key))
+            if entry["stop"] is not None:
+                self.stops.add(key)
+        ended = [key for key, report in self.reports.items() if report["state"] == "ended"]
+        for key in ended:
+            if key not in named:
+                del self.reports[key]
+
+    def beat(self, at: str) -> Beat:
+        self.seq += 1
+        return {
+            "v": 1,
+            "yard": "yard01",
+            "node": self.name,
+            "machine_id": self.machine_id,
+            "boot_id": self.boot_id,
+            "instance": self.instance,
+            "started_ns": self.started_ns,
+            "seq": self.seq,
+            "ts": at,
+            "applied": self.applied,
+            "adopting": self.adopting,
+            "generation": self.generation,
+            "facts": self.facts,
+            "sample_age_s": self.sample_age_s,
+            "samples": self.samples,
+            "reasons": self.reasons,
+            "attempts": list(self.reports.values()),
+            "stopping": self.stopping,
+        }
+
+    def change_sample(self, index: int, **changes: Any) -> None:
+        self.samples[index] = gpu_sample(self.samples[index]["uuid"], **changes)
+
+    def restart(self) -> None:
+        """The agent's process is a new one; its disk, and what runs, are as before."""
+        self.started_ns += 1
+        self.instance = f"instance-{self.machine_id}-{self.boot_id}-{self.started_ns}"
+        self.seq = 0
+
+    def reboot(self) -> None:
+        """The host starts again: nothing of it runs any more, its disk is as before."""
+        number = int(self.boot_id.rpartition("-")[2]) + 1
+        self.boot_id = f"boot-{number}"
+        self.started_ns = 0
+        self.restart()
+        self.reports.clear()

@@ -1,0 +1,307 @@
+"""A whole yard in a variable, with verbs: the coordinator's core, agents and a store of bytes.
+
+Every verb is one turn of the loop without its I/O: events are applied, what they changed goes
+through the codec into `store`, and all invariants are checked. `plan` places what waits.
+"""
+
+import copy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from gpuyard import codec
+from gpuyard.messages import JobDocument, NodeDocument
+from gpuyard.model.ids import JobKey
+from gpuyard.model.node import GpuLink
+from gpuyard_coordinator.core import documents
+from gpuyard_coordinator.core.apply import apply
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
+from gpuyard_coordinator.core.events import (
+    CancelRequested,
+    Event,
+    NodeBeat,
+    Refused,
+    Submitted,
+    Tick,
+)
+from gpuyard_coordinator.core.packing import BestFit
+from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.recovery import recover
+from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now, Settings
+from gpuyard_coordinator.submissions import read_submission
+from tests.support import soundness
+from tests.support.agents import Agent, gpu_facts, gpu_sample, gpu_uuid, node_facts
+
+TENANT = "default"
+_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Stored:
+    """What survives a leader, as bytes."""
+
+    jobs: dict[JobKey, bytes] = field(default_factory=dict)
+    done: dict[JobKey, bytes] = field(default_factory=dict)
+    nodes: dict[str, bytes] = field(default_factory=dict)
+
+    def take(self, cluster: Cluster, effects: Effects) -> None:
+        """One commit."""
+        for key in effects.jobs:
+            if key in cluster.jobs:
+                document = documents.job_document(cluster.jobs[key])
+                self.jobs[key] = codec.encode(document)
+        for key in effects.deleted:
+            self.jobs.pop(key, None)
+        for key, ended in effects.done.items():
+            self.done[key] = codec.encode(ended)
+        for name in effects.nodes:
+            self.nodes[name] = codec.encode(documents.node_document(cluster.nodes[name]))
+
+    def recovered(self, token: tuple[int, int], now: Now) -> Cluster:
+        """The state of a leader that starts from here."""
+        return recover(
+            yard="yard01",
+            token=token,
+            settings=Settings(),
+            jobs=[cast(JobDocument, codec.decode(data)) for data in self.jobs.values()],
+            nodes=[cast(NodeDocument, codec.decode(data)) for data in self.nodes.values()],
+            now=now,
+        )
+
+
+class Yard:
+    def __init__(self) -> None:
+        self.mono = 1000.0
+        self.store = Stored()
+        self.agents: dict[str, Agent] = {}
+        self.cluster = Cluster("yard01", (1, 1), Settings())
+        self.story = soundness.Story()
+        self.outcome: Outcome | None = None
+        self.beat_outcome: BeatOutcome | None = None
+        self._sequence = 0
+        self._lead((1, 1))
+
+    # What happens, each one turn.
+
+    def node(
+        self,
+        name: str,
+        *,
+        gpus: int = 0,
+        cpus: float | None = 64.0,
+        memory_mib: int | None = 262144,
+        links: list[GpuLink] | None = None,
+        is_proven: bool = True,
+    ) -> Agent:
+        """A host joins; unless told otherwise it has beaten until it takes work."""
+        uuids = [gpu_uuid(name, index) for index in range(gpus)]
+        facts = node_facts(
+            [gpu_facts(uuid, index) for index, uuid in enumerate(uuids)],
+            cpus=cpus,
+            memory_mib=memory_mib,
+            links=links or [],
+        )
+        agent = Agent(name, facts, machine_id=f"machine-{name}")
+        agent.samples = [gpu_sample(uuid) for uuid in uuids]
+        self.agents[name] = agent
+        self.beat(name)
+        if is_proven:
+            self.beat(name)
+        return agent
+
+    def submit(self, id: str = "j", *, tenant: str = TENANT, **spec: Any) -> Outcome:
+        """A job arrives as a message; `spec` is written over an image alone."""
+        body = {"id": id, "image": "busybox"} | spec
+        return self.publish(codec.encode_json(body), tenant=tenant)
+
+    def publish(
+        self, data: bytes, *, tenant: str = TENANT, headers: dict[str, str] | None = None
+    ) -> Outcome:
+        self._sequence += 1
+        event = read_submission(
+            tenant=tenant,
+            user="mia",
+            data=data,
+            headers=headers,
+            assigned_id=f"jx-{self._sequence}",
+            sequence=self._sequence,
+        )
+        return self._request(event)
+
+    def cancel(self, id: str = "j", *, tenant: str = TENANT, message: str | None = None) -> Outcome:
+        return self._request(CancelRequested(tenant, id, "mia", message=message))
+
+    def plan(self, limit: int = 1000) -> int:
+        """Places what waits, explains what came and still waits; the number of placements.
+
+        Where nothing was left for want of `limit`, a second plan right after it is empty.
+        """
+        effects = Effects()
+        plan = self.planner.plan(limit)
+        for placement in plan.placements:
+            self._apply(placement, effects)
+        if not plan.is_partial:
+            for waiting in self.planner.explain_new(sorted(self._fresh), self.now):
+                self._apply(waiting, effects)
+            self._fresh.clear()
+        self._commit(effects)
+        if not plan.is_partial:
+            again = self.planner.plan(limit)
+            assert again.placements == [], "a second plan right after a commit is empty"
+        return len(plan.placements)
+
+    def beat(self, name: str, agent: Agent | None = None) -> BeatOutcome | None:
+        """A node beats, as `agent` where that is given; None where the beat was passed over."""
+        agent = agent or self.agents[name]
+        beat = cast(Any, codec.decode(codec.encode(agent.beat(self.now.at))))
+        effects = Effects()
+        self._apply(NodeBeat(beat), effects)
+        self._commit(effects)
+        self.beat_outcome = effects.beats[0] if effects.beats else None
+        if self.beat_outcome is not None and self.beat_outcome.needs_wanted:
+            self._tell(agent)
+        return self.beat_outcome
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Time passes, then lateness is judged."""
+        self.mono += seconds
+        effects = Effects()
+        self._apply(Tick(), effects)
+        self._commit(effects)
+
+    def restart(self) -> None:
+        """Another leader takes over from what is stored."""
+        generation, sequence = self.cluster.token
+        before = self.cluster
+        self._lead((generation, sequence + 1))
+        soundness.check_recovered(before, self.cluster)
+        self._check()
+
+    # What agents do with an attempt of theirs.
+
+    def report(self, id: str = "j", *, tenant: str = TENANT, **changes: Any) -> None:
+        """The node that holds the job says `changes` of its attempt with its next beat."""
+        attempt = self.attempt(id, tenant=tenant)
+        report = self.agents[attempt.node].reports[tenant, id, attempt.number]
+        report.update(changes)  # type: ignore[typeddict-item]  # a test may say what it likes
+        self.beat(attempt.node)
+
+    def start(self, id: str = "j", *, tenant: str = TENANT) -> None:
+        self.report(id, tenant=tenant, state="running", started_at=self.now.at, container_id="c1")
+
+    def end(
+        self,
+        id: str = "j",
+        *,
+        tenant: str = TENANT,
+        reason: str = "exited",
+        exit_code: int | None = None,
+        message: str | None = None,
+    ) -> None:
+        """The attempt is over, as its agent tells it."""
+        self.report(
+            id,
+            tenant=tenant,
+            state="ended",
+            reason=reason,
+            exit_code=exit_code,
+            message=message,
+            ended_at=self.now.at,
+        )
+
+    # What a test looks at.
+
+    @property
+    def now(self) -> Now:
+        at = _EPOCH + timedelta(seconds=self.mono)
+        return Now(self.mono, at.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+
+    def job(self, id: str = "j", *, tenant: str = TENANT) -> Job:
+        """The job, live or as its kept record has it."""
+        live = self.cluster.jobs.get((tenant, id))
+        return live or documents.job_from_document(self.done(id, tenant=tenant))
+
+    def done(self, id: str = "j", *, tenant: str = TENANT) -> JobDocument:
+        return cast(JobDocument, codec.decode(self.store.done[tenant, id]))
+
+    def attempt(self, id: str = "j", *, tenant: str = TENANT) -> Attempt:
+        attempt = self.job(id, tenant=tenant).last
+        assert attempt is not None
+        return attempt
+
+    def held(self, id: str = "j") -> list[int]:
+        """Indexes of the GPUs that a job's attempt holds."""
+        attempt = self.attempt(id)
+        gpus = self.cluster.nodes[attempt.node].gpus
+        return [gpus[granted["uuid"]].facts["index"] for granted in attempt.gpus]
+
+    def kinds(self, id: str = "j", *, tenant: str = TENANT) -> list[str]:
+        """The kinds of a job's events, oldest first."""
+        return [event["kind"] for event in self.events(id, tenant=tenant)]
+
+    def events(self, id: str = "j", *, tenant: str = TENANT) -> list[dict[str, Any]]:
+        return self.story.events.get((tenant, id), [])
+
+    def core_node(self, name: str) -> Node:
+        return self.cluster.nodes[name]
+
+    def states(self, *ids: str) -> list[str]:
+        return [str(self.job(id).state) for id in ids]
+
+    # The loop's part.
+
+    def _lead(self, token: tuple[int, int]) -> None:
+        self.log: list[tuple[Event, Now]] = []
+        self.out: list[Any] = []
+        self.start_of_log = copy.deepcopy(self.store)
+        self.took_over = self.now
+        self.cluster = self.store.recovered(token, self.now)
+        self.planner = Planner(self.cluster, BestFit(self.cluster.settings))
+        self._fresh: set[JobKey] = set()
+
+    def _request(self, event: Submitted | Refused | CancelRequested) -> Outcome:
+        known = self.store.done.get((event.tenant, event.id))
+        if known is not None:
+            event = replace(event, known=cast(JobDocument, codec.decode(known)))
+        effects = Effects()
+        self._apply(event, effects)
+        self._commit(effects)
+        (self.outcome,) = effects.outcomes
+        return self.outcome
+
+    def _apply(self, event: Event, effects: Effects) -> None:
+        self.log.append((event, self.now))
+        apply(self.cluster, event, self.now, effects)
+
+    def _commit(self, effects: Effects) -> None:
+        self._fresh |= effects.jobs
+        self.store.take(self.cluster, effects)
+        self.out += effects.out
+        self.story.take(effects)
+        self._check()
+        for name in sorted(effects.wanted):
+            if name in self.agents:
+                self._tell(self.agents[name])
+
+    def _tell(self, agent: Agent) -> None:
+        node = self.cluster.nodes[agent.name]
+        document = documents.wanted_document(self.cluster, node)
+        if not agent.is_deaf:
+            agent.take(cast(Any, codec.decode(codec.encode(document))))
+
+    def _check(self) -> None:
+        soundness.check(self.cluster)
+
+    def check_replay(self) -> None:
+        """The same events from the same start give the same state and effects."""
+        cluster = self.start_of_log.recovered(self.cluster.token, self.took_over)
+        effects = Effects()
+        for event, now in self.log:
+            apply(cluster, event, now, effects)
+        assert effects.out == self.out
+        soundness.assert_equal(cluster, self.cluster)
+
+
+def ref(id: str = "j", number: int = 1, *, tenant: str = TENANT) -> AttemptRef:
+    return (tenant, id, number)
