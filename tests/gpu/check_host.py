@@ -118,7 +118,7 @@ def check_facts(host: Host) -> str:
         ["nvidia-smi", query, "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
-        check=True,, check=True
+        check=True,
     ).stdout
     rows = [[cell.strip() for cell in line.split(",")] for line in told.strip().splitlines()]
     assert [row[0] for row in rows] == [gpu["uuid"] for gpu in host.gpus]

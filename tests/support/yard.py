@@ -144,8 +144,9 @@ class Yard:
         if not plan.is_partial:
             for waiting in self.planner.explain_new(sorted(self._fresh), self.now):
                 self._apply(waiting, effects)
-            self._fresh.clear()
         self._commit(effects)
+        if not plan.is_partial:
+            self._fresh.clear()
         if not plan.is_partial:
             again = self.planner.plan(limit)
             assert again.placements == [], "a second plan right after a commit is empty"

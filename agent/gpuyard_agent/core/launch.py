@@ -34,11 +34,13 @@ class UlimitValue:
     name: str
     soft: int
     hard: int
+    is_default: bool = False
+    """Added by the yard: left out where the engine may not grant it."""
 
 
 GPU_ULIMITS: Final = (
-    UlimitValue("memlock", -1, -1),
-    UlimitValue("stack", 64 * 1024**2, 64 * 1024**2),
+    UlimitValue("memlock", -1, -1, is_default=True),
+    UlimitValue("stack", 64 * 1024**2, 64 * 1024**2, is_default=True),
 )
 
 

@@ -29,6 +29,8 @@ class DockerEngine:
         self.client = EngineClient(url, timeout_s=call_timeout_s, workers=workers)
         self.exits = Exits(self.client, yard)
         self.pulls = Pulls(self.client, idle_s=pull_idle_s)
+        self.grants_ulimits = True
+        """False once it refused to raise a limit of its own: it runs without the right to."""
         self._users = 0
         self._opening = asyncio.Lock()
 

@@ -108,6 +108,12 @@ def pull_refusal(status: int, text: str) -> EngineRefused:
     return _classify(status, text, (_ANYWHERE[0], *_PULL))
 
 
+def is_ulimit_refusal(text: str) -> bool:
+    """True where a start failed because the engine may not raise a limit (rootless, or a virtual
+    machine without CAP_SYS_RESOURCE)."""
+    return "error setting rlimit" in text
+
+
 def start_exit_code(text: str) -> int | None:
     """The exit code that docker gives a command that could not be begun: 127 or 126, else None."""
     lower = text.lower()

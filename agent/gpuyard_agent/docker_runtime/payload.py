@@ -17,8 +17,11 @@ lines of 80 bytes before anything is dropped; a job's log on the bus is cut far 
 """
 
 
-def container_payload(launch: Launch) -> dict[str, Any]:
-    """The body that makes the container; equal launches give equal bodies."""
+def container_payload(launch: Launch, *, default_ulimits: bool = True) -> dict[str, Any]:
+    """The body that makes the container; equal launches give equal bodies.
+
+    Without `default_ulimits` only those that the job itself asks for are in it.
+    """
     payload: dict[str, Any] = {
         "Image": launch.image,
         "Labels": dict(launch.labels),
@@ -26,7 +29,7 @@ def container_payload(launch: Launch) -> dict[str, Any]:
         "Tty": launch.tty,
         "OpenStdin": False,
         "StopTimeout": math.ceil(launch.stop_grace_s),
-        "HostConfig": _host_config(launch),
+        "HostConfig": _host_config(launch, default_ulimits),
     }
     if launch.command is not None:
         payload["Cmd"] = list(launch.command)
@@ -44,7 +47,7 @@ def container_payload(launch: Launch) -> dict[str, Any]:
     return payload
 
 
-def _host_config(launch: Launch) -> dict[str, Any]:
+def _host_config(launch: Launch, default_ulimits: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         # Without an init nobody reaps orphans, and process 1 ignores signals it has no handler for.
         "Init": True,
@@ -67,9 +70,10 @@ def _host_config(launch: Launch) -> dict[str, Any]:
         config["Mounts"] = [_mount(mount) for mount in launch.mounts]
     if launch.tmpfs:
         config["Tmpfs"] = dict(launch.tmpfs)
-    if launch.ulimits:
+    ulimits = [u for u in launch.ulimits if default_ulimits or not u.is_default]
+    if ulimits:
         config["Ulimits"] = [
-            {"Name": limit.name, "Soft": limit.soft, "Hard": limit.hard} for limit in launch.ulimits
+            {"Name": limit.name, "Soft": limit.soft, "Hard": limit.hard} for limit in ulimits
         ]
     return config | _gpus(launch)
 

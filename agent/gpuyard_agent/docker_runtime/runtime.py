@@ -21,6 +21,7 @@ from gpuyard_agent.docker_runtime.facts import image_digest, status_of, time_of
 from gpuyard_agent.docker_runtime.failures import (
     EngineRefused,
     EngineUnavailable,
+    is_ulimit_refusal,
     start_exit_code,
 )
 from gpuyard_agent.docker_runtime.logs import LogReader
@@ -119,7 +120,8 @@ class DockerRuntime:
         await self._engine.pulls.pull(launch.image, progress)
 
     async def launch(self, launch: Launch) -> Seen:
-        payload, name = container_payload(launch), launch.container_name
+        payload = container_payload(launch, default_ulimits=self._engine.grants_ulimits)
+        name = launch.container_name
         try:
             made = await self._call(lambda api: api.create_container_from_config(payload, name))
         except EngineRefused as refused:
@@ -228,6 +230,8 @@ class DockerRuntime:
         try:
             await self._call(lambda api: api.start(container_id))
         except EngineRefused as refused:
+            if is_ulimit_refusal(refused.text) and self._engine.grants_ulimits:
+                return await self._without_default_ulimits(launch, container_id)
             code = start_exit_code(refused.text)
             if code is None:
                 raise
@@ -240,6 +244,14 @@ class DockerRuntime:
                 raise
         container.started_at = rfc3339(time.time())
         return _seen(launch.key, container, Status.RUNNING, None, None)
+
+    async def _without_default_ulimits(self, launch: Launch, container_id: str) -> Seen:
+        """Makes the container anew with the job's own limits alone, now and from now on."""
+        self._engine.grants_ulimits = False
+        await self._remove(container_id)
+        self._engine.exits.forget(container_id)
+        self._known.pop(launch.key, None)
+        return await self.launch(launch)
 
     async def _surely_ended(self, key: AttemptKey) -> Exit:
         """`wait`, through times in which the engine does not answer."""

@@ -37,7 +37,6 @@ class ProcessRuntime:
         self._node = node
         self._growth = Growth()
         self._children: dict[AttemptKey, int] = {}
-        self._ends: dict[AttemptKey, asyncio.Event] = {}
 
     async def open(self) -> None:
         for tool in ("sh", "setsid"):
@@ -103,7 +102,6 @@ class ProcessRuntime:
             raise RuntimeFailure(f"{key} is not here", temporary=False, reason="runtime_lost")
         await _until_gone(shim)
         self._reap(key)
-        self._ends.setdefault(key, asyncio.Event()).set()
         return folder.exit() or folder.lost()
 
     async def signal(self, key: AttemptKey, signal: str) -> None:
@@ -121,7 +119,6 @@ class ProcessRuntime:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(_until_gone(shim), STARTED_S)
         self._reap(key)
-        self._ends.pop(key, None)
         try:
             await asyncio.to_thread(shutil.rmtree, folder.path)
         except FileNotFoundError:
@@ -140,10 +137,12 @@ class ProcessRuntime:
                 }
             except FileNotFoundError:
                 return
-            grown = self._ends.setdefault(key, asyncio.Event())
-            watches = [self._growth.watch(folder.path / n, grown) for n in ("stdout", "stderr")]
+            grown = asyncio.Event()
+            # The folder, for the exit code that is renamed into it.
+            paths = (folder.path / "stdout", folder.path / "stderr", folder.path)
+            watches = [self._growth.watch(path, grown) for path in paths]
             for watch in watches:
-                stack.callback(self._growth.unwatch, watch)
+                stack.callback(self._growth.unwatch, watch, grown)
             while True:
                 # Looked up before reading: what was written before the end is then read as well.
                 is_over = folder.exit() is not None or not _is_alive(folder.shim())

@@ -18,8 +18,8 @@ from typing import Final
 POLL_S: Final = 0.05
 SLOW_POLL_S: Final = 5.0
 """Beside inotify, against an event that was lost when the kernel's queue overflowed."""
-_IN_MODIFY: Final = 0x2
-_IN_CLOSE_WRITE: Final = 0x8
+_MASK: Final = 0x2 | 0x8 | 0x80
+"""IN_MODIFY, IN_CLOSE_WRITE, IN_MOVED_TO."""
 _EVENT: Final = struct.Struct("iIII")
 
 
@@ -29,7 +29,7 @@ class Growth:
     def __init__(self) -> None:
         self._libc: ctypes.CDLL | None = None
         self._fd = -1
-        self._events: dict[int, asyncio.Event] = {}
+        self._events: dict[int, set[asyncio.Event]] = {}
 
     def open(self) -> None:
         """Starts listening; without inotify every `wait` is a short sleep instead."""
@@ -48,21 +48,22 @@ class Growth:
             self._fd = -1
 
     def watch(self, path: Path, event: asyncio.Event) -> int:
-        """Sets `event` whenever the file grows; the number is for `unwatch`, -1 where it cannot."""
+        """Sets `event` whenever the file grows, or a file is renamed into the folder; the number
+        is for `unwatch`, -1 where it cannot."""
         if self._fd < 0 or self._libc is None:
             return -1
-        watch = self._libc.inotify_add_watch(
-            self._fd, os.fsencode(path), _IN_MODIFY | _IN_CLOSE_WRITE
-        )
-        if watch < 0:
-            return -1  # gone already, or the user's limit of watches is reached
-        self._events[watch] = event
-        return int(watch)
+        watch = int(self._libc.inotify_add_watch(self._fd, os.fsencode(path), _MASK))
+        if watch >= 0:  # else gone already, or the user's limit of watches is reached
+            self._events.setdefault(watch, set()).add(event)
+        return watch
 
-    def unwatch(self, watch: int) -> None:
-        known = self._events.pop(watch, None) is not None
-        if known and self._fd >= 0 and self._libc is not None:
-            self._libc.inotify_rm_watch(self._fd, watch)
+    def unwatch(self, watch: int, event: asyncio.Event) -> None:
+        """Ends one follower's interest; the kernel knows one watch per file, shared by all."""
+        events = self._events.get(watch, set())
+        events.discard(event)
+        if not events and self._events.pop(watch, None) is not None:
+            if self._fd >= 0 and self._libc is not None:
+                self._libc.inotify_rm_watch(self._fd, watch)
 
     def _read(self) -> None:
         try:
@@ -75,7 +76,7 @@ class Growth:
         while offset + _EVENT.size <= len(data):
             watch, _, _, length = _EVENT.unpack_from(data, offset)
             offset += _EVENT.size + length
-            if (event := self._events.get(watch)) is not None:
+            for event in self._events.get(watch, ()):
                 event.set()
 
 

@@ -34,9 +34,9 @@ ENDS = (
 )
 specs = st.fixed_dictionaries(
     {
-        "gpus": st.sampled_from([0, 1, 1, 2, 3, "all", "device=0", "device=1,0"]),
+        "gpus": st.sampled_from([0, 1, 1, 1, 2, "all", "device=0", "device=1,0"]),
         "priority": st.sampled_from([10, 50, 50, 90]),
-        "retries": st.sampled_from([0, 2, {"max": 1, "when": ["user", "platform"]}]),
+        "retries": st.sampled_from([0, 5, 5, {"max": 1, "when": ["user", "platform"]}]),
     },
     optional={
         "cpus": st.sampled_from([1, 3, 100]),
@@ -59,10 +59,17 @@ class YardMachine(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
         self.machines = 0
 
-    @initialize(gpus=st.lists(st.integers(1, 4), min_size=3, max_size=3))
-    def fleet(self, gpus: list[int]) -> None:
+    @initialize(
+        gpus=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+        jobs=st.lists(specs, min_size=3, max_size=3),
+    )
+    def fleet(self, gpus: list[int], jobs: list[dict[str, Any]]) -> None:
         for name, count in zip(NODES, gpus, strict=True):
             self.yard.node(name, gpus=count, cpus=4.0, memory_mib=8192)
+        for id, spec in zip(IDS, jobs, strict=False):
+            self.submit(id, spec)
+        for name in NODES:
+            self.start_all(name)
 
     @rule(id=ids, spec=specs)
     def submit(self, id: str, spec: dict[str, Any]) -> None:
@@ -252,8 +259,8 @@ class YardMachine(RuleBasedStateMachine):
 
 
 YardMachine.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=120,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
