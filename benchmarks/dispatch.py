@@ -35,7 +35,7 @@ P99_GOAL_MS: Final = 20.0
 _IDLE_S: Final = 0.03
 """Least pause between two rounds, so that nothing of the one is still going on in the other."""
 _CREATE: Final = "publish -> create call"
-_FLOOR: Final = "floor: stored, pulled, one fenced batch, pushed"
+_FLOOR: Final = "floor: stored, pulled, one fenced commit, pushed"
 Progress = Callable[[str], None]
 Moments = dict[str, float]
 
@@ -72,11 +72,11 @@ async def _run(progress: Progress) -> Result:
 
 
 async def _measure(url: str, bus: Bus, watch: Watch, progress: Progress) -> Result:
-    batch, wanted_bytes = await _learn(url, watch, bus)
-    progress(f"a batch has {len(batch) + 1} messages, {sum(w.size for w in batch)} bytes")
+    written, wanted_bytes = await _learn(url, watch, bus)
+    progress(f"a commit has {len(written)} messages, {sum(w.size for w in written)} bytes")
     floor_times: list[FloorTimes] = []
     plain: list[Moments] = []
-    async with Floor(url, batch=batch, wanted_bytes=wanted_bytes) as floor:
+    async with Floor(url, written=written, wanted_bytes=wanted_bytes) as floor:
         for number in range(JOBS):
             floor_times.append(await floor.once(_body()))
             await _pause()
@@ -86,11 +86,11 @@ async def _measure(url: str, bus: Bus, watch: Watch, progress: Progress) -> Resu
     named = [await _dispatch(bus, watch, _body(with_id=True)) for _ in range(NAMED)]
     await watch.trace()
     traced = [await _dispatch(bus, watch, _body()) for _ in range(TRACED)]
-    return _report(batch, wanted_bytes, floor_times, plain, named, traced)
+    return _report(written, wanted_bytes, floor_times, plain, named, traced)
 
 
 async def _learn(url: str, watch: Watch, bus: Bus) -> tuple[list[WrittenKey], int]:
-    """The batch that the coordinator usually writes for a submission, and the push's size."""
+    """What the coordinator usually writes for a submission, and the push's size."""
     async with await connect(url, name="bench-learn", inbox_prefix="_INBOX.bench") as other:
         tap = Watch(other, watch.node)
         await tap.start()
@@ -99,8 +99,8 @@ async def _learn(url: str, watch: Watch, bus: Bus) -> tuple[list[WrittenKey], in
         for _ in range(LEARN):
             tap.begin()
             await _dispatch(bus, watch, _body())
-            seen.append((tap.batch, tap.wanted_bytes))
-    usual = Counter(len(batch) for batch, _ in seen).most_common(1)[0][0]
+            seen.append((tap.written, tap.wanted_bytes))
+    usual = Counter(len(written) for written, _ in seen).most_common(1)[0][0]
     return next(found for found in reversed(seen) if len(found[0]) == usual)
 
 
@@ -128,7 +128,7 @@ async def _pause() -> None:
 
 
 def _report(
-    batch: Sequence[WrittenKey],
+    written: Sequence[WrittenKey],
     wanted_bytes: int,
     floor: Sequence[FloorTimes],
     plain: Sequence[Moments],
@@ -138,11 +138,11 @@ def _report(
     result = Result("dispatch", f"publish to create call on an idle node, {len(plain)} jobs")
     rows = _rows(floor, plain, named)
     create, base = rows[_CREATE], rows[_FLOOR]
-    size = sum(written.size for written in batch)
+    size = sum(key.size for key in written)
     result.text += _lines("ms", rows)
     result.text.append(
         f"ours / floor: p50 {create[0] / base[0]:.2f}, p99 {create[1] / base[1]:.2f}; "
-        f"a batch has {len(batch) + 1} messages, {size} bytes, a push {wanted_bytes} bytes"
+        f"a commit has {len(written)} messages, {size} bytes, a push {wanted_bytes} bytes"
     )
     phases = _phases(traced)
     parts = {name: p50_p99([getattr(t, name) for t in floor]) for name in FloorTimes._fields}
@@ -153,8 +153,8 @@ def _report(
         "ratio_p50": round(create[0] / base[0], 3),
         "phases_ms": _figures(phases),
         "floor_parts_ms": _figures(parts),
-        "batch_messages": len(batch) + 1,
-        "batch_bytes": size,
+        "commit_messages": len(written),
+        "commit_bytes": size,
     }
     result.goals = [
         Goal("p50 of publish -> create call", create[0] * 1000, P50_GOAL_MS, "ms"),
@@ -179,9 +179,8 @@ def _rows(
 def _phases(traced: Sequence[Moments]) -> dict[str, tuple[float, float]]:
     names = (
         "publish -> stored and sent to the coordinator",
-        "-> its batch begins (read, applied, planned)",
-        "-> its batch is sent",
-        "-> push (batch stored, fenced, acknowledged)",
+        "-> its commit is sent (read, applied, planned)",
+        "-> push (commit fenced, stored, acknowledged)",
         "-> create call (agent: journal, launch)",
     )
     found: dict[str, tuple[float, float]] = {}

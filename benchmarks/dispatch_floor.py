@@ -1,8 +1,10 @@
 """The floor under dispatch: what the bus alone takes for the same durable steps.
 
-A submission is stored (PubAck), pulled, answered by one fenced atomic batch that has as many
-messages of the same sizes as the coordinator's, and followed by one core message. Publisher, leader
-and agent have a connection each, all in this process, and nothing is decided in between.
+A submission is stored (PubAck), pulled, answered by one fenced commit of as many messages of the
+same sizes as the coordinator's (one alone, or an atomic batch), and followed by one core message.
+Publisher, leader and agent have a connection each, all in this process, and nothing is decided in
+between. Beside it, for comparison, the same bytes as an atomic batch of a job, its out record, a
+delete marker and a commit record.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ _STORE_BYTES: Final = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WrittenKey:
-    """One message of a batch that the coordinator wrote."""
+    """One message of a commit as the coordinator wrote it."""
 
     key: str
     size: int
@@ -42,21 +44,23 @@ class WrittenKey:
 
 class FloorTimes(NamedTuple):
     """Seconds. `total` runs from the publish to the core message's arrival; the PubAck comes
-    beside it and is no part of it."""
+    beside it and is no part of it, and `batch` is the commit done once more as an atomic batch."""
 
     pub_ack: float
     pull: float
     commit: float
     push: float
     total: float
+    batch: float
 
 
 class Floor:
     """Use it as an async context manager; `once` is one round."""
 
-    def __init__(self, url: str, *, batch: Sequence[WrittenKey], wanted_bytes: int) -> None:
+    def __init__(self, url: str, *, written: Sequence[WrittenKey], wanted_bytes: int) -> None:
         self._url = url
-        self._batch = batch
+        self._written = [key for key in written if key.key != subjects.COMMIT_KEY]
+        self._is_batch = len(written) > 1
         self._wanted = os.urandom(wanted_bytes)
         self._buses: list[Bus] = []
         self._intake: PullLoop | None = None
@@ -96,12 +100,12 @@ class Floor:
         publisher, leader, _ = self._buses
         loop = asyncio.get_running_loop()
         self._delivered, self._pushed = loop.create_future(), loop.create_future()
-        batch = self._publications()
+        parts = self._publications(self._written)
         began = time.perf_counter()
         acking = asyncio.create_task(_timed(publisher, Publication(SUBMIT, body)))
         delivery = await self._delivered
         delivered = time.perf_counter()
-        self._record = (await leader.jetstream.publish_batch(batch)).sequence
+        await self._commit(leader, parts, is_batch=self._is_batch)
         committed = time.perf_counter()
         await leader.agents.publish(WANTED, self._wanted)
         delivery.ack()
@@ -112,23 +116,42 @@ class Floor:
             commit=committed - delivered,
             push=pushed - committed,
             total=pushed - began,
+            batch=await self._batch(leader),
         )
 
-    def _publications(self) -> list[Publication]:
-        """The batch with fresh bytes; keys of jobs are new each time, as they are in the yard."""
+    async def _batch(self, leader: Bus) -> float:
+        """Seconds of the same commit as a batch of four messages."""
+        size = sum(key.size for key in self._written)
+        keys = [("job.default.0123456789abcdef", size // 2), ("out.1000000", size // 2)]
+        parts = [WrittenKey(key, length, False) for key, length in keys]
+        parts.append(WrittenKey("out.2000000", 0, True))
+        await asyncio.sleep(0.02)
+        publications = self._publications(parts)
+        began = time.perf_counter()
+        await self._commit(leader, publications, is_batch=True)
+        return time.perf_counter() - began
+
+    async def _commit(self, leader: Bus, parts: list[Publication], *, is_batch: bool) -> None:
+        if not is_batch:
+            await leader.jetstream.publish(parts[0])
+            return
+        last = Publication(_COMMIT, os.urandom(16), expected=self._record)
+        self._record = (await leader.jetstream.publish_batch([*parts, last])).sequence
+
+    def _publications(self, written: Sequence[WrittenKey]) -> list[Publication]:
+        """Fresh bytes under keys that are new each time, as a job's are; the first is fenced."""
         self._rounds += 1
-        parts = [
+        return [
             Publication(
-                f"{_STATE}.{_fresh(written.key, self._rounds)}",
-                os.urandom(written.size),
-                marker="DEL" if written.is_marker else None,
-                ttl_s=10 if written.is_marker else None,
+                f"{_STATE}.{_fresh(key.key, self._rounds)}",
+                os.urandom(key.size),
+                marker="DEL" if key.is_marker else None,
+                ttl_s=10 if key.is_marker else None,
                 expected=None if number else self._epoch,
                 expected_on=None if number else _EPOCH,
             )
-            for number, written in enumerate(self._batch)
+            for number, key in enumerate(written)
         ]
-        return [*parts, Publication(_COMMIT, os.urandom(16), expected=self._record)]
 
 
 async def _timed(bus: Bus, publication: Publication) -> float:

@@ -13,9 +13,10 @@ from benchmarks.dispatch_floor import WrittenKey
 from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Message
 
-PHASES: Final = ("pulled", "batch", "commit", "push", "create")
-"""In order: the submission is on its way to the coordinator; the first message of its batch, the
-last one; the wanted document; the create call."""
+PHASES: Final = ("pulled", "commit", "push", "create")
+"""In order: the submission is on its way to the coordinator; the last message of its commit is on
+its way to the server; the wanted document; the create call."""
+_OVER_S: Final = 20.0
 _FINAL: Final = ("succeeded", "failed", "cancelled")
 
 
@@ -27,8 +28,8 @@ class Watch:
         self.node = node
         self.job = ""
         self.at: dict[str, float] = {}
-        self.batch: list[WrittenKey] = []
-        """What was written with the job's assignment, without the commit record."""
+        self.written: list[WrittenKey] = []
+        """The messages of the commit that assigned the job."""
         self.wanted_bytes = 0
         self._over = asyncio.Event()
 
@@ -45,7 +46,7 @@ class Watch:
 
     def begin(self) -> None:
         """The next job that is created or heard of is the one; the last one is over."""
-        self.job, self.at, self.batch = "", {}, []
+        self.job, self.at, self.written = "", {}, []
         self._over.clear()
 
     def note(self, phase: str, at: float | None = None) -> None:
@@ -54,8 +55,14 @@ class Watch:
 
     async def over(self) -> None:
         """Returns when the job's last event was published."""
-        async with asyncio.timeout(20):
-            await self._over.wait()
+        try:
+            async with asyncio.timeout(_OVER_S):
+                await self._over.wait()
+        except TimeoutError as fault:
+            seen = ", ".join(self.at) or "nothing"
+            raise RuntimeError(
+                f"job {self.job or '(none)'} is not over after {_OVER_S:g} s; seen: {seen}"
+            ) from fault
 
     def on_create(self, labels: dict[str, str], at: float) -> None:
         self.job = self.job or labels["gpuyard.job"]
@@ -67,14 +74,11 @@ class Watch:
 
     def _on_state(self, message: Message) -> None:
         key = message.subject.removeprefix(subjects.state(""))
-        if "commit" in self.at or key == subjects.LEASE_KEY or "pulled" not in self.at:
+        if "push" in self.at or key == subjects.LEASE_KEY or "pulled" not in self.at:
             return
-        self.note("batch")
-        if key == subjects.COMMIT_KEY:
-            self.note("commit")
-            return
+        self.at["commit"] = time.perf_counter()
         is_marker = "KV-Operation" in message.headers
-        self.batch.append(WrittenKey(key, len(message.data), is_marker))
+        self.written.append(WrittenKey(key, len(message.data), is_marker))
 
     def _on_wanted(self, message: Message) -> None:
         if "push" not in self.at:

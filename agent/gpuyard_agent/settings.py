@@ -63,6 +63,8 @@ def load(
         if item.name != "labels" and environment.get(variable):
             value = _from_text(item.name, environment[variable], variable)
             settings = _with(settings, {item.name: value}, variable)
+    if settings.docker_host is None and environment.get("DOCKER_HOST"):
+        settings = _with(settings, {"docker_host": environment["DOCKER_HOST"]}, "DOCKER_HOST")
     given = {key: value for key, value in flags.items() if value is not None}
     return _with(settings, given, "command line")
 

@@ -65,9 +65,7 @@ async def make_streams(jetstream: JetStream, max_gib: float | None) -> None:
     With `max_gib` exactly that. Raises Unavailable where even a sixteenth does not fit.
     """
     whole = Sizes().total_bytes
-    tries = (
-        [whole // part for part in (1, 2, 4, 8, 16)] if max_gib is None else [max_gib * 1024**3]
-    )
+    tries = [whole // part for part in (1, 2, 4, 8, 16)] if max_gib is None else [max_gib * 1024**3]
     for size in tries:
         try:
             await ensure_streams(jetstream, sizes=Sizes.within(int(size)))
@@ -159,7 +157,7 @@ class Daemon:
             self.inbox.clear()
 
     async def _take_over(self, token: Token) -> Leader:
-        store = Store(self.bus.jetstream, token=token)
+        store = Store(self.bus.jetstream, token=token, clock=self.clock.monotonic)
         snapshot = await store.snapshot()
         outbox = Outbox(self.bus.jetstream, token=token)
         await outbox.drain(snapshot.outs)
@@ -187,7 +185,7 @@ class Daemon:
             planner=Planner(cluster, BestFit(settings)),
             clock=self.clock,
             log=log,
-            next_out=snapshot.last_sequence + 1,
+            next_out=snapshot.next_out,
             logs=LogLedger(self.bus.jetstream),
         )
 

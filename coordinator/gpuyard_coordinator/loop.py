@@ -1,6 +1,6 @@
 """One leadership: events in, one commit a turn, then what was committed is told.
 
-A turn drains the inbox, applies all of it, plans, writes one atomic batch, and only then
+A turn drains the inbox, applies all of it, plans, commits all of it at once, and only then
 acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is the next turn.
 """
 
@@ -33,7 +33,7 @@ from gpuyard_coordinator.store import Store, Write, delete, put
 TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
 WRITES_PER_TURN: Final = 250
-"""Keys that a turn may change before it commits; well below the batch's 400 messages."""
+"""Keys that a turn may change before it commits; well below the 399 of a commit."""
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
 PLACEMENTS_PER_TURN: Final = 100
 OUT_RECORD_BYTES: Final = 256 * 1024
@@ -87,15 +87,13 @@ class Leader:
         await self._announce()
         next_tick = self.clock.monotonic()
         while not self.leadership.lost.is_set():
-            wait_s = max(0.0, next_tick - self.clock.monotonic())
-            await self.inbox.wait(wait_s)
-            is_tick = self.clock.monotonic() >= next_tick
-            if is_tick:
+            wake_at = min(next_tick, self.store.checkpoint_at)
+            await self.inbox.wait(max(0.0, wake_at - self.clock.monotonic()))
+            if self.clock.monotonic() >= next_tick:
                 self.inbox.put(Arrival(Tick()))
                 next_tick = self.clock.monotonic() + TICK_S
             await self.turn()
-            if is_tick and not len(self.inbox):
-                await self._tidy()
+            await self._tidy()
 
     async def turn(self) -> None:
         """(1) apply, (2) plan, (3) commit, (4) tell."""
@@ -168,8 +166,6 @@ class Leader:
         records = list(_records(effects.out))
         for n, record in enumerate(records, self.next_out):
             writes.append(put(subjects.out_key(n), {"v": 1, "messages": record}))
-        if writes:
-            writes += [delete(subjects.out_key(n)) for n in self.outbox.take_acknowledged()[:50]]
         return writes
 
     def _publish_outbox(self, effects: Effects) -> None:
@@ -223,10 +219,11 @@ class Leader:
             await self._push_wanted(name)
 
     async def _tidy(self) -> None:
-        """Deletes relayed records by a commit of their own where no other commit took them."""
-        if self.outbox.pending == 0 and (numbers := self.outbox.take_acknowledged()):
-            await self.store.commit([delete(subjects.out_key(n)) for n in numbers[:300]])
-            self.outbox.give_back(numbers[300:])
+        """Lets go of relayed records, most of them before the bucket ever had them, and moves one
+        batch of commits to their keys where that is due."""
+        self.store.forget(subjects.out_key(n) for n in self.outbox.take_acknowledged())
+        if self.store.checkpoint_due(self.clock.monotonic()):
+            await self.store.checkpoint()
 
 
 def _size(effects: Effects) -> int:

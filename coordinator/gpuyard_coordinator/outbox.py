@@ -31,7 +31,6 @@ NUMBER_HEADER: Final = "Gpuyard-Out"
 """`<generation>.<n>.<index>` of an audit record."""
 BATCH_FROM: Final = 6
 """Above so many waiting messages an atomic batch is quicker than one after the other."""
-DELETE_TTL_S: Final = 10
 _UNDECIDED_S: Final = 0.005
 _NEXT_TRY_S: Final = 0.1
 _REFUSED_S: Final = 1.0
@@ -55,10 +54,9 @@ class _Item:
 class Outbox:
     """Publishes the messages of out records in order, for as long as this leadership lasts.
 
-    `n` grows over all leaders: start from the snapshot's `last_sequence + 1`. A record whose
-    messages are all stored is acknowledged; its key `out.<n>` is then deleted by whoever takes
-    the number: the loop, which adds the deletes to its next commit (`take_acknowledged`), or
-    `flush` when the loop is idle.
+    `n` grows over all leaders: start from the snapshot's `next_out`. A record whose messages are
+    all stored is acknowledged; its key `out.<n>` is then deleted by whoever takes the number
+    (`take_acknowledged`): the loop, which lets the store forget it.
     """
 
     def __init__(self, jetstream: JetStream, *, token: Token) -> None:
@@ -107,30 +105,10 @@ class Outbox:
             self._moved.clear()
             await self._moved.wait()
 
-    def take_acknowledged(self, limit: int | None = None) -> list[int]:
-        """Up to `limit` numbers whose keys `out.<n>` can be deleted now; each is handed out once."""
-        count = len(self._acknowledged) if limit is None else limit
-        taken, self._acknowledged = self._acknowledged[:count], self._acknowledged[count:]
+    def take_acknowledged(self) -> list[int]:
+        """The numbers whose keys `out.<n>` can be deleted now; each is handed out once."""
+        taken, self._acknowledged = self._acknowledged, []
         return taken
-
-    def give_back(self, numbers: Sequence[int]) -> None:
-        """Return numbers whose delete did not become part of a commit after all."""
-        self._acknowledged = [*numbers, *self._acknowledged]
-
-    async def flush(self) -> None:
-        """Delete the keys of acknowledged records by fenced batches of its own.
-
-        For an idle loop: it must not run while a commit is in flight, since guarded writes that
-        overlap are undecided on a replicated stream. What cannot be deleted now stays
-        acknowledged; once somebody else leads the server refuses it, and that is fine.
-        """
-        while numbers := self.take_acknowledged(MAX_BATCH_MESSAGES):
-            try:
-                await self._jetstream.publish_batch(self._deletes(numbers))
-            except (Unavailable, StreamRefusal) as fault:
-                log.info("out records not deleted", extra={"fault": str(fault)})
-                self.give_back(numbers)
-                return
 
     async def close(self) -> None:
         """Stop publishing; what is not stored yet is left to the next leader's `drain`."""
@@ -144,19 +122,6 @@ class Outbox:
             del self._open[n]
             self._acknowledged.append(n)
             self._moved.set()
-
-    def _deletes(self, numbers: Sequence[int]) -> list[Publication]:
-        return [
-            Publication(
-                subjects.state(subjects.out_key(n)),
-                b"",
-                marker="DEL",
-                ttl_s=DELETE_TTL_S,
-                expected=None if index else self._token[1],
-                expected_on=None if index else subjects.state(subjects.EPOCH_KEY),
-            )
-            for index, n in enumerate(numbers)
-        ]
 
 
 class _Lane:

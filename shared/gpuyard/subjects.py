@@ -141,3 +141,16 @@ def tenant_key(tenant: str) -> str:
 
 def out_key(n: int) -> str:
     return f"out.{n}"
+
+
+def wal_key(epoch: int, n: int) -> str:
+    """The n-th commit of the leader whose epoch has that sequence."""
+    return f"wal.{epoch}.{n}"
+
+
+def parse_wal(key: str) -> tuple[int, int]:
+    """(epoch, n) of such a key; raises ValueError on any other shape."""
+    prefix, epoch, n = key.split(".")
+    if prefix != "wal":
+        raise ValueError(f"not the key of a commit: {key}")
+    return int(epoch), int(n)

@@ -143,7 +143,7 @@ def milli_requested(requested: Mapping[str, Any], held: Sequence[GrantedGpu] = (
     if requested["all"] or requested["memory_mib"] is not None:
         return None
     if requested["core_percent"] is not None:
-        return round(requested["core_percent"] * 10)
+        return round(float(requested["core_percent"]) * 10)
     return 1000 * (int(requested["count"]) or len(requested["ids"]))
 
 

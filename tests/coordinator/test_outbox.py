@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, PubAck, Publication, Sizes, connect, ensure_streams, read_last_values
+from gpuyard.bus import Bus, PubAck, Publication, Sizes, connect, ensure_streams
 from gpuyard.errors import LocalProtocolError, Unavailable
-from gpuyard.messages import OutMessage, OutRecord, Token
+from gpuyard.messages import OutMessage, OutRecord
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.store import Store, put
 from tests.support.nats_server import NatsServer
+from tests.support.state_bucket import lead, stored_keys
 
 
 @pytest.fixture
@@ -20,11 +21,6 @@ async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
     async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
         await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
         yield bus
-
-
-async def lead(bus: Bus) -> Token:
-    ack = await bus.jetstream.publish(Publication(subjects.state(subjects.EPOCH_KEY), b"x"))
-    return (1, ack.sequence)
 
 
 def event(job: str, n: int) -> OutMessage:
@@ -52,11 +48,6 @@ async def events(bus: Bus) -> list[tuple[str, int]]:
 async def audits(bus: Bus) -> list[int]:
     found = await bodies(bus, subjects.AUDIT_STREAM, subjects.AUDIT_ALL)
     return [body["number"] for body in found]
-
-
-async def out_keys(bus: Bus) -> set[str]:
-    found = await read_last_values(bus.jetstream, subjects.STATE_STREAM, [subjects.state("out.>")])
-    return {stored.subject.removeprefix(subjects.state("")) for stored in found}
 
 
 async def idle(outbox: Outbox) -> None:
@@ -113,7 +104,8 @@ async def test_a_crash_between_commit_and_relay_publishes_exactly_once(bus: Bus)
     await first.close()
 
     token = await lead(bus)
-    snapshot = await Store(bus.jetstream, token=token).snapshot()
+    store = Store(bus.jetstream, token=token)
+    snapshot = await store.snapshot()
     second = Outbox(bus.jetstream, token=token)
     await asyncio.wait_for(second.drain(snapshot.outs), 10)
     second.push(6, record(event("j", 6), audit(6)))
@@ -121,8 +113,9 @@ async def test_a_crash_between_commit_and_relay_publishes_exactly_once(bus: Bus)
 
     assert await events(bus) == [("j", n) for n in range(1, 7)]
     assert await audits(bus) == list(range(1, 7))
-    await second.flush()
-    assert await out_keys(bus) == set()
+    store.forget(subjects.out_key(n) for n in second.take_acknowledged())
+    assert await store.checkpoint()
+    assert await stored_keys(bus) == {}
     await second.close()
 
 
@@ -203,32 +196,6 @@ async def test_effects_survive_a_killed_server(nats_server: NatsServer, bus: Bus
     assert await events(bus) == [("j", n) for n in range(300)]
     assert await audits(bus) == list(range(300))
     await outbox.close()
-
-
-async def test_a_zombies_flush_deletes_nothing(bus: Bus) -> None:
-    zombie = Outbox(bus.jetstream, token=await lead(bus))
-    zombie.push(5, record(event("j", 1)))
-    await idle(zombie)
-    leader = Store(bus.jetstream, token=await lead(bus))
-    await leader.commit([put(subjects.out_key(5), record(event("other", 1)))])
-
-    await zombie.flush()
-
-    assert await out_keys(bus) == {"out.5"}
-    assert zombie.acknowledged == 1
-    await zombie.close()
-
-
-async def test_numbers_given_back_are_handed_out_again(bus: Bus) -> None:
-    outbox = Outbox(bus.jetstream, token=await lead(bus))
-    for n in range(5):
-        outbox.push(n, record())
-
-    taken = outbox.take_acknowledged(3)
-    outbox.give_back(taken)
-
-    assert taken == [0, 1, 2]
-    assert outbox.take_acknowledged() == [0, 1, 2, 3, 4]
 
 
 async def test_misuse_is_our_fault(bus: Bus) -> None:

@@ -1,19 +1,23 @@
-"""The store on a real server: all or nothing, once, and only by the leader."""
+"""Commits on a real server: all or nothing, once, and only by the leader."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, PubAck, Publication, Sizes, Undecided, connect, ensure_streams
-from gpuyard.bus import read_last_values as read_values
-from gpuyard.errors import LocalProtocolError, Unavailable
-from gpuyard.messages import Token
-from gpuyard_coordinator.store import Fenced, Store, delete, put
+from gpuyard.bus import Bus, Publication, Sizes, Undecided, connect, ensure_streams
+from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
+from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
 from tests.shared.golden_examples import JOB_DOCUMENT, NODE_DOCUMENT, OUT_RECORD
 from tests.support.nats_server import NatsServer
+from tests.support.state_bucket import Network, committed, lead, wal_keys
+
+SMALL = [put("job.a.1", {"n": 1}), put("job.a.2", {"n": 1})]
+LARGE = [put(f"job.a.{n}", {"n": 1}) for n in range(1, 251)]
+FAULTS = [Unavailable("lost"), Undecided("undecided", code=10164)]
 
 
 @pytest.fixture
@@ -23,42 +27,23 @@ async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
         yield bus
 
 
-async def lead(bus: Bus) -> Token:
-    """A new leadership, by what makes one: the epoch's sequence."""
-    ack = await bus.jetstream.publish(Publication(subjects.state(subjects.EPOCH_KEY), b"x"))
-    return (1, ack.sequence)
+@pytest.fixture
+def network(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Network:
+    return Network(bus, monkeypatch)
 
 
-async def keys(bus: Bus) -> dict[str, bytes]:
-    found = await read_values(bus.jetstream, subjects.STATE_STREAM, [subjects.STATE_ALL])
-    skip = len(subjects.state(""))
-    return {
-        stored.subject[skip:]: stored.data
-        for stored in found
-        if not stored.subject[skip:].startswith("leader.")
-    }
+async def last_sequence(bus: Bus) -> int:
+    return (await bus.jetstream.state(subjects.STATE_STREAM)).last_sequence
 
 
-def break_answers(bus: Bus, monkeypatch: pytest.MonkeyPatch, *faults: Exception) -> list[int]:
-    """The next batches are stored, and their answers replaced by `faults`; counts the batches."""
-    waiting, batches = list(faults), [0]
-    publish = bus.jetstream.publish_batch
-
-    async def broken(publications: Sequence[Publication], **options: Any) -> PubAck:
-        batches[0] += 1
-        ack = await publish(publications, **options)
-        if waiting:
-            raise waiting.pop(0)
-        return ack
-
-    monkeypatch.setattr(bus.jetstream, "publish_batch", broken)
-    return batches
+async def jobs(store: Store) -> list[dict[str, Any]]:
+    return [dict(document) for document in (await store.snapshot()).jobs]
 
 
 async def test_a_commit_is_visible_in_the_next_snapshot(bus: Bus) -> None:
     store = Store(bus.jetstream, token=await lead(bus))
     tenant = {"v": 1, "name": "team-a"}
-    sequence = await store.commit(
+    await store.commit(
         [
             put("job.team-a.1", JOB_DOCUMENT),
             put("node.node-1", NODE_DOCUMENT),
@@ -75,8 +60,35 @@ async def test_a_commit_is_visible_in_the_next_snapshot(bus: Bus) -> None:
     assert snapshot.nodes == [NODE_DOCUMENT]
     assert snapshot.tenants == [tenant]
     assert snapshot.outs == [(9, OUT_RECORD), (12, OUT_RECORD)]
-    assert snapshot.last_sequence == sequence + 1
     assert snapshot.unreadable == []
+
+
+async def test_a_commit_is_one_message(bus: Bus, network: Network) -> None:
+    store = Store(bus.jetstream, token=await lead(bus))
+    before = await last_sequence(bus)
+
+    sequences = [await store.commit(SMALL) for _ in range(3)]
+
+    assert sequences == [before + 1, before + 2, before + 3]
+    assert await last_sequence(bus) == before + 3
+    assert network.batches == []
+    assert await committed(bus) == {write.key: write.data for write in SMALL}
+
+
+@pytest.mark.parametrize("large", [LARGE, [put("job.a.1", b"x" * 600_000)]])
+async def test_a_commit_with_much_in_it_is_one_batch(
+    bus: Bus, network: Network, large: list[Write]
+) -> None:
+    store = Store(bus.jetstream, token=await lead(bus))
+    await store.commit([put("job.a.1", {"n": 0}), put("job.b.1", {"n": 0})])
+
+    await store.commit(large)
+
+    assert len(network.batches) == 1
+    assert await wal_keys(bus) == []
+    assert await committed(bus) == {write.key: write.data for write in large} | {
+        "job.b.1": codec.encode({"n": 0})
+    }
 
 
 async def test_an_end_moves_a_job_in_one_commit(bus: Bus) -> None:
@@ -85,31 +97,10 @@ async def test_an_end_moves_a_job_in_one_commit(bus: Bus) -> None:
 
     await store.commit([put("done.team-a.1", JOB_DOCUMENT, ttl_s=60), delete("job.team-a.1")])
 
-    assert set(await keys(bus)) == {"done.team-a.1"}
+    assert set(await committed(bus)) == {"done.team-a.1"}
     assert await store.get_done("team-a", "1") == JOB_DOCUMENT
     assert await store.get_done("team-a", "2") is None
     assert (await store.snapshot()).jobs == []
-
-
-async def test_finished_jobs_are_listed_in_pages_by_tenant(bus: Bus) -> None:
-    store = Store(bus.jetstream, token=await lead(bus))
-    for n in range(7):
-        tenant = "b" if n == 3 else "a"
-        document = {**JOB_DOCUMENT, "tenant": tenant, "id": f"j{n}"}
-        await store.commit([put(subjects.done_key(tenant, f"j{n}"), document, ttl_s=60)])
-    await store.commit([delete(subjects.done_key("a", "j1"))])
-
-    found, cursor = [], 0
-    while True:
-        jobs, following = await store.list_done("a", cursor=cursor, limit=2)
-        found += [job["id"] for job in jobs]
-        if following is None:
-            break
-        cursor = following
-
-    assert found == ["j0", "j2", "j4", "j5", "j6"]
-    assert len((await store.list_done(None))[0]) == 6
-    assert await store.list_done("nobody") == ([], None)
 
 
 async def test_a_zombies_commit_is_fenced_and_writes_nothing(bus: Bus) -> None:
@@ -119,74 +110,117 @@ async def test_a_zombies_commit_is_fenced_and_writes_nothing(bus: Bus) -> None:
 
     with pytest.raises(Fenced):
         await zombie.commit([put("job.a.1", {"n": 2}), put("job.a.2", {"n": 2})])
+    with pytest.raises(Fenced):
+        await zombie.commit(LARGE)
     await leader.commit([put("job.a.3", {"n": 3})])
     with pytest.raises(Fenced):
         await zombie.commit([put("job.a.4", {"n": 4})])
 
-    assert await keys(bus) == {
+    assert await committed(bus) == {
         "job.a.1": codec.encode({"n": 1}),
         "job.a.3": codec.encode({"n": 3}),
     }
 
 
-@pytest.mark.parametrize(
-    "fault", [Unavailable("the answer was lost"), Undecided("undecided", code=10164)]
-)
-async def test_a_lost_answer_is_resolved_by_the_commits_id(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch, fault: Exception
+@pytest.mark.parametrize("writes", [SMALL, LARGE], ids=["record", "batch"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_commit_whose_answer_was_lost_is_found(
+    bus: Bus, network: Network, writes: list[Write], fault: Exception
 ) -> None:
     store = Store(bus.jetstream, token=await lead(bus))
-    await store.commit([put("job.a.0", {"n": 0})])
-    batches = break_answers(bus, monkeypatch, fault)
+    await store.commit([put("job.b.1", {"n": 0})])
+    network.lost_answers = [fault]
 
-    sequence = await store.commit([put("job.a.1", {"n": 1})])
+    sequence = await store.commit(writes)
 
-    stored = await bus.jetstream.last(subjects.STATE_STREAM, subjects.state(subjects.COMMIT_KEY))
-    assert stored is not None
-    assert stored.sequence == sequence
-    assert batches == [1]
-    await store.commit([put("job.a.2", {"n": 2})])
-    assert set(await keys(bus)) == {"job.a.0", "job.a.1", "job.a.2"}
+    assert sequence == await last_sequence(bus)
+    assert len(network.records) + len(network.batches) == 2
+    await store.commit([put("job.b.2", {"n": 2})])
+    assert set(await committed(bus)) == {w.key for w in writes} | {"job.b.1", "job.b.2"}
 
 
+@pytest.mark.parametrize("writes", [SMALL, LARGE], ids=["record", "batch"])
 async def test_a_commit_that_was_not_stored_is_sent_again(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, network: Network, writes: list[Write]
 ) -> None:
     store = Store(bus.jetstream, token=await lead(bus))
-    publish = bus.jetstream.publish_batch
-    faults = [Unavailable("lost on the way"), Undecided("in process", code=10164)]
+    network.lost_messages = list(FAULTS)
 
-    async def lossy(publications: Sequence[Publication], **options: Any) -> PubAck:
-        if faults:
-            raise faults.pop(0)
-        return await publish(publications, **options)
+    await store.commit(writes)
 
-    monkeypatch.setattr(bus.jetstream, "publish_batch", lossy)
-
-    await store.commit([put("job.a.1", {"n": 1})])
-
-    assert set(await keys(bus)) == {"job.a.1"}
+    assert len(network.records) + len(network.batches) == 3
+    assert await committed(bus) == {write.key: write.data for write in writes}
 
 
-async def test_a_late_copy_of_a_commit_is_refused(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("writes", [SMALL, LARGE], ids=["record", "batch"])
+@pytest.mark.parametrize("has_gone_on", [True, False])
+async def test_a_deposed_leader_learns_that_its_last_commit_was_stored(
+    bus: Bus, network: Network, writes: list[Write], has_gone_on: bool
 ) -> None:
+    zombie = Store(bus.jetstream, token=await lead(bus))
+    network.lost_answers = [Unavailable("lost")]
+    work = asyncio.ensure_future(zombie.commit(writes))
+    while network.lost_answers:
+        await asyncio.sleep(0.001)
+    leader = Store(bus.jetstream, token=await lead(bus))
+    if has_gone_on:
+        await leader.commit([put("job.b.1", {"n": 1})])
+        assert await leader.checkpoint()
+        assert await wal_keys(bus) == []
+
+    assert await asyncio.wait_for(work, 5) > 0
+    with pytest.raises(Fenced):
+        await zombie.commit(SMALL)
+
+
+async def test_a_deposed_leader_learns_that_its_last_commit_was_not_stored(
+    bus: Bus, network: Network
+) -> None:
+    zombie = Store(bus.jetstream, token=await lead(bus))
+    network.lost_messages = [Unavailable("lost")]
+    work = asyncio.ensure_future(zombie.commit(SMALL))
+    while network.lost_messages:
+        await asyncio.sleep(0.001)
+    await lead(bus)
+
+    with pytest.raises(Fenced):
+        await asyncio.wait_for(work, 5)
+    assert await committed(bus) == {}
+
+
+async def test_a_late_copy_of_a_batch_is_refused(bus: Bus, network: Network) -> None:
     store = Store(bus.jetstream, token=await lead(bus))
-    sent: list[Sequence[Publication]] = []
-    publish = bus.jetstream.publish_batch
-
-    async def remember(publications: Sequence[Publication], **options: Any) -> PubAck:
-        sent.append(publications)
-        return await publish(publications, **options)
-
-    monkeypatch.setattr(bus.jetstream, "publish_batch", remember)
-    await store.commit([put("job.a.1", {"n": 1})])
-    await store.commit([put("job.a.1", {"n": 2})])
+    await store.commit(LARGE)
+    await store.commit([put(write.key, {"n": 2}) for write in LARGE])
 
     with pytest.raises(Exception, match="wrong last sequence"):
-        await publish(sent[0])
+        await network.repeat(network.batches[0])
 
-    assert await keys(bus) == {"job.a.1": codec.encode({"n": 2})}
+    assert set((await committed(bus)).values()) == {codec.encode({"n": 2})}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["in the window", "long after it"])
+async def test_a_late_copy_of_a_record_changes_nothing(
+    bus: Bus, network: Network, is_known: bool
+) -> None:
+    store = Store(bus.jetstream, token=await lead(bus))
+    await store.commit([put("job.a.1", JOB_DOCUMENT), put("job.a.2", JOB_DOCUMENT)])
+    await store.commit([put("job.a.1", {"n": 2}), delete("job.a.2")])
+    for _ in range(2):
+        # A copy of what is still to be checkpointed, and then one of what is in the bucket.
+        for record in network.records[:2]:
+            # The server forgets an id after a while; it cannot then know the copy by it.
+            await network.repeat(record if is_known else replace(record, message_id=None))
+        assert await jobs(Store(bus.jetstream)) == [{"n": 2}]
+        assert await store.checkpoint()
+    assert len(await wal_keys(bus)) == (0 if is_known else 2)
+
+    leader = Store(bus.jetstream, token=await lead(bus))
+    assert await jobs(leader) == [{"n": 2}]
+    await leader.commit([put("job.b.1", {"n": 1})])
+    await leader.checkpoint()
+    assert await wal_keys(bus) == []
+    assert await jobs(Store(bus.jetstream)) == [{"n": 2}, {"n": 1}]
 
 
 async def test_commits_wait_through_a_kill_and_none_is_lost(
@@ -206,7 +240,7 @@ async def test_commits_wait_through_a_kill_and_none_is_lost(
         nats_server.start()
     await asyncio.wait_for(work, 30)
 
-    stored = await keys(bus)
+    stored = await committed(bus)
     assert stored.pop("job.a.count") == codec.encode({"n": 59})
     assert stored == {f"job.a.{n}": codec.encode({"n": n}) for n in range(60)}
     assert store.commits == 60
@@ -245,6 +279,10 @@ async def test_misuse_is_our_fault(bus: Bus) -> None:
     await asyncio.sleep(0)
     with pytest.raises(LocalProtocolError, match="in flight"):
         await store.commit([put("job.a.2", {})])
+    with pytest.raises(LocalProtocolError, match="in flight"):
+        await store.checkpoint()
+    with pytest.raises(LocalProtocolError, match="in flight"):
+        store.forget(["out.1"])
     await first
 
 
@@ -256,3 +294,31 @@ async def test_one_unreadable_document_does_not_stop_a_snapshot(bus: Bus) -> Non
 
     assert snapshot.jobs == [JOB_DOCUMENT]
     assert sorted(snapshot.unreadable) == ["job.a.1", "out.x"]
+
+
+async def test_nobody_leads_without_a_commit_that_cannot_be_read(bus: Bus) -> None:
+    for number, body in enumerate((b"\xc1", codec.encode({"v": 1}), codec.encode({"v": 99}))):
+        record = Publication(subjects.state(subjects.wal_key(1, 1)), body)
+        await bus.jetstream.publish(record)
+        with pytest.raises(RemoteProtocolError):
+            await Store(bus.jetstream, token=await lead(bus)).snapshot()
+        assert await wal_keys(bus) == ["wal.1.1"], number
+
+
+async def test_out_numbers_never_repeat_over_leaders(bus: Bus) -> None:
+    used: list[int] = []
+    for _ in range(3):
+        store = Store(bus.jetstream, token=await lead(bus))
+        n = (await store.snapshot()).next_out
+        numbers = [n + k for k in range(40)]
+        await store.commit([put(subjects.out_key(number), OUT_RECORD) for number in numbers])
+        used += numbers
+        store.forget([subjects.out_key(number) for number in numbers[::2]])
+
+    assert len(set(used)) == 120
+    assert used == sorted(used)
+
+    left = subjects.out_key(max(used) + 10**15)
+    await store.commit([put(left, OUT_RECORD)])
+    snapshot = await Store(bus.jetstream, token=await lead(bus)).snapshot()
+    assert subjects.out_key(snapshot.next_out - 1) == left

@@ -68,15 +68,15 @@ class Host:
         lines: list[str] = []
         job = self.client.run(
             self.spec(self.python, "-c", code, **fields),
-            on_log=lambda line: lines.append(line.text),
+            on_log=lambda line: lines.append(line.text) if line.stream == "stdout" else None,
         )
         return job, lines
 
     def sleeper(self, id: str, **fields: object) -> list[str]:
         """Starts a job that waits, and gives the UUIDs it holds."""
         self.client.submit(self.spec("sleep", "300", id=id, **fields))
-        job = eventually(lambda: (job := self.client.job(id)).state == "running" and job)
-        return [gpu["uuid"] for gpu in job.view["gpus"]]
+        eventually(lambda: self.client.job(id).state == "running")
+        return [gpu["uuid"] for gpu in self.client.job(id).view["gpus"]]
 
     def inside(self, id: str, script: str) -> str:
         """What a shell prints inside the running container of a job."""
@@ -216,7 +216,7 @@ def check_pair(host: Host) -> str:
     listed = host.inside("pair", "nvidia-smi -L || /usr/local/nvidia/bin/nvidia-smi -L")
     host.end("pair")
     assert held == [host.gpus[0]["uuid"], host.gpus[1]["uuid"]]
-    order = [line.split("UUID: ")[1].rstrip(")") for line in listed.splitlines()]
+    order = [line.split("UUID: ")[1].rstrip(")") for line in listed.splitlines() if "UUID" in line]
     assert order == held
     return f"{lines[0]}; order {order}"
 

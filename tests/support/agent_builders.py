@@ -259,7 +259,7 @@ class FakeRuntime:
                     yield piece
             if is_over and taken == len(container.output):
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
     async def problems(self) -> Sequence[NodeReason]:
         return ()

@@ -86,6 +86,11 @@ def fresh_report(key: AttemptRef) -> AttemptReport:
     }
 
 
+def change(report: AttemptReport, **changes: Any) -> None:
+    """What an agent says of an attempt from now on; a test may let it say anything."""
+    report.update(changes)  # type: ignore[typeddict-item]
+
+
 @dataclass(slots=True)
 class Agent:
     """Everything of one node's beat, as plain fields that a test may set before the next beat."""

@@ -31,7 +31,7 @@ from gpuyard_coordinator.core.recovery import recover
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now, Settings
 from gpuyard_coordinator.submissions import read_submission
 from tests.support import soundness
-from tests.support.agents import Agent, gpu_facts, gpu_sample, gpu_uuid, node_facts
+from tests.support.agents import Agent, change, gpu_facts, gpu_sample, gpu_uuid, node_facts
 
 TENANT = "default"
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -124,7 +124,7 @@ class Yard:
             user="mia",
             data=data,
             headers=headers,
-            assigned_id=f"jx-{self._sequence}",
+            assigned_id=f"jyard0000-{self._sequence}",
             sequence=self._sequence,
         )
         return self._request(event)
@@ -185,7 +185,7 @@ class Yard:
         """The node that holds the job says `changes` of its attempt with its next beat."""
         attempt = self.attempt(id, tenant=tenant)
         report = self.agents[attempt.node].reports[tenant, id, attempt.number]
-        report.update(changes)  # type: ignore[typeddict-item]  # a test may say what it likes
+        change(report, **changes)
         self.beat(attempt.node)
 
     def start(self, id: str = "j", *, tenant: str = TENANT) -> None:

@@ -7,7 +7,7 @@ import secrets
 import nats
 import pytest
 
-from gpuyard import Client, codec
+from gpuyard import Client, Job, codec
 from tests.support.running_yard import RunningYard, eventually
 
 
@@ -36,14 +36,14 @@ def client(yard: RunningYard) -> Client:
 def test_json_from_a_plain_client_runs_a_job(yard: RunningYard, client: Client) -> None:
     body = spec(id="plain", command=["sh", "-c", "echo $GPUYARD_GPU_UUIDS"], gpus=1)
     publish(yard.server.url, "gpuyard.submit.default", body)
-    job = eventually(lambda: known(client, "plain"))
-    job = client.wait(job.id, timeout_s=30)
+    eventually(lambda: known(client, "plain"))
+    job = client.wait("plain", timeout_s=30)
     assert (job.state, job.exit_code) == ("succeeded", 0)
     lines = [line.text for line in client.logs("plain")]
     assert lines == [lines[0]] and lines[0].startswith("GPU-")
 
 
-def known(client: Client, id: str) -> "object":
+def known(client: Client, id: str) -> Job | None:
     return next((job for job in client.jobs(all=True) if job.id == id), None)
 
 

@@ -50,8 +50,8 @@ def environment(engine: PrivateEngine, id: str) -> dict[str, str]:
 
 def running(client: Client, id: str) -> list[str]:
     """UUIDs held by a job, once it runs."""
-    job = eventually(lambda: (job := client.job(id)).state == "running" and job)
-    return [gpu["uuid"] for gpu in job.view["gpus"]]
+    eventually(lambda: client.job(id).state == "running")
+    return [gpu["uuid"] for gpu in client.job(id).view["gpus"]]
 
 
 def end(client: Client, *ids: str) -> None:

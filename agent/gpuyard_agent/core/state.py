@@ -123,6 +123,9 @@ class Memory:
     """False until the first document since adopting began: what it names may have run before."""
     generation: int = 0
     facts_digest: str = ""
+    docker_version: str | None = None
+    gpu_injection: str | None = None
+    """What the engine said of itself last: a restart must not look like a change of the node."""
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
 
     def apply(self, record: Mapping[str, Any]) -> None:
@@ -135,7 +138,13 @@ class Memory:
         """Records that build this memory's durable part from nothing."""
         if self.yard is not None:
             yield {"k": "yard", "yard": self.yard}
-        yield {"k": "generation", "n": self.generation, "digest": self.facts_digest}
+        yield {
+            "k": "generation",
+            "n": self.generation,
+            "digest": self.facts_digest,
+            "docker": self.docker_version,
+            "injection": self.gpu_injection,
+        }
         if self.token is not None:
             yield {"k": "token", "token": list(self.token)}
         if self.applied is not None:
@@ -258,6 +267,7 @@ def _token(memory: Memory, record: Mapping[str, Any]) -> None:
 
 def _generation(memory: Memory, record: Mapping[str, Any]) -> None:
     memory.generation, memory.facts_digest = record["n"], record["digest"]
+    memory.docker_version, memory.gpu_injection = record["docker"], record["injection"]
 
 
 def _adopting(memory: Memory, record: Mapping[str, Any]) -> None:

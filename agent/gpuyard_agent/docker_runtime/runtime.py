@@ -120,7 +120,8 @@ class DockerRuntime:
         await self._engine.pulls.pull(launch.image, progress)
 
     async def launch(self, launch: Launch) -> Seen:
-        payload = container_payload(launch, default_ulimits=self._engine.grants_ulimits)
+        raised = self._engine.grants_ulimits
+        payload = container_payload(launch, default_ulimits=raised)
         name = launch.container_name
         try:
             made = await self._call(lambda api: api.create_container_from_config(payload, name))
@@ -133,7 +134,7 @@ class DockerRuntime:
         except EngineUnavailable as fault:
             # The call may have been carried out although its answer never came.
             return await self._adopt(launch, fault)
-        return await self._start(launch, str(made["Id"]))
+        return await self._start(launch, str(made["Id"]), raised)
 
     async def wait(self, key: AttemptKey) -> Exit:
         container = await self._container(key)
@@ -216,12 +217,15 @@ class DockerRuntime:
         container = self._remember(launch.key, inspect)
         exit = await self._engine.exits.found(container.id, inspect)
         if exit is None and status_of(state["Status"]) is Status.CREATED:
-            return await self._start(launch, container.id)
+            return await self._start(launch, container.id, True)
         status = Status.RUNNING if exit is None else Status.EXITED
         return await self._as_seen(launch.key, container, status, exit)
 
-    async def _start(self, launch: Launch, container_id: str) -> Seen:
-        """Starts a container that was never started; a start that docker refused is an end."""
+    async def _start(self, launch: Launch, container_id: str, raised: bool) -> Seen:
+        """Starts a container that was never started; a start that docker refused is an end.
+
+        `raised` says that it was made with the limits that the yard adds.
+        """
         container = _Container(
             container_id, launch.labels.get(labels.SPEC, ""), launch.tty, watched=True
         )
@@ -230,7 +234,7 @@ class DockerRuntime:
         try:
             await self._call(lambda api: api.start(container_id))
         except EngineRefused as refused:
-            if is_ulimit_refusal(refused.text) and self._engine.grants_ulimits:
+            if raised and is_ulimit_refusal(refused.text):
                 return await self._without_default_ulimits(launch, container_id)
             code = start_exit_code(refused.text)
             if code is None:

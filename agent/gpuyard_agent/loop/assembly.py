@@ -72,7 +72,10 @@ def _fleet(settings: AgentSettings) -> list[SimulatedNode] | None:
 def _real(shared: Assembly, factories: "_Factories", name: str) -> tuple[NodeParts, Memory]:
     journal, memory = _remember(shared, factories, name)
     description = factories.description(
-        labels=shared.settings.labels, cpus=shared.host.cpus, memory_mib=shared.host.memory_mib
+        memory,
+        labels=shared.settings.labels,
+        cpus=shared.host.cpus,
+        memory_mib=shared.host.memory_mib,
     )
     inventory = Inventory(
         Prober(),
@@ -89,6 +92,7 @@ def _simulated(
 ) -> tuple[NodeParts, Memory]:
     journal, memory = _remember(shared, factories, node.name)
     description = factories.description(
+        memory,
         labels={**node.labels, **shared.settings.labels},
         cpus=node.cpus,
         memory_mib=node.memory_mib,
@@ -129,15 +133,24 @@ class _Factories:
         self._engines: dict[str, object] = {}
 
     def description(
-        self, *, labels: Mapping[str, str], cpus: float | None, memory_mib: int | None
+        self,
+        memory: Memory,
+        *,
+        labels: Mapping[str, str],
+        cpus: float | None,
+        memory_mib: int | None,
     ) -> Description:
+        """What is known before the engine answers: its last words, where there were any."""
+        chosen = self._shared.settings.gpu_injection
+        injection = chosen or memory.gpu_injection or self._injection(None)
         return Description(
             runtime=self.runtime,
             agent_version=__version__,
             cpus=cpus,
             memory_mib=memory_mib,
             labels=labels,
-            gpu_injection=self._injection(None),
+            gpu_injection=cast(GpuInjection, injection),
+            docker_version=memory.docker_version if self.runtime == "docker" else None,
         )
 
     def parts(self, name: str, journal: Journal, inventory: Inventory) -> NodeParts:

@@ -232,8 +232,7 @@ class NodeAgent:
             self.log.warning("joining another yard", before=self.memory.yard, yard=yard)
             if isinstance(journal, FileJournal):
                 journal.set_aside(self.memory.yard)
-            generation, digest = self.memory.generation, self.memory.facts_digest
-            self.memory = Memory(generation=generation, facts_digest=digest)
+            self.memory = Memory()
         if self.write({"k": "yard", "yard": yard}, self._generation_record()):
             self.engine.start(yard)
 
@@ -335,8 +334,14 @@ class NodeAgent:
         self.changed()
 
     def _generation_record(self) -> Record:
-        inventory = self.inventory
-        return {"k": "generation", "n": inventory.generation, "digest": inventory.digest}
+        inventory, about = self.inventory, self.inventory.description
+        return {
+            "k": "generation",
+            "n": inventory.generation,
+            "digest": inventory.digest,
+            "docker": about.docker_version,
+            "injection": about.gpu_injection,
+        }
 
     def _own(self) -> OwnProcesses:
         alive = [a.container for a in self._alive() if a.container is not None]

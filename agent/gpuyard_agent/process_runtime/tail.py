@@ -61,9 +61,10 @@ class Growth:
         """Ends one follower's interest; the kernel knows one watch per file, shared by all."""
         events = self._events.get(watch, set())
         events.discard(event)
-        if not events and self._events.pop(watch, None) is not None:
-            if self._fd >= 0 and self._libc is not None:
-                self._libc.inotify_rm_watch(self._fd, watch)
+        if events or self._events.pop(watch, None) is None:
+            return
+        if self._fd >= 0 and self._libc is not None:
+            self._libc.inotify_rm_watch(self._fd, watch)
 
     def _read(self) -> None:
         try:

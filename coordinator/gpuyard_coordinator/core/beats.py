@@ -201,7 +201,7 @@ def _proof_of_end(
     cluster: Cluster, node: Node, beat: Beat, attempt: Attempt
 ) -> tuple[EndReason, str] | None:
     """What proves an attempt over that a beat does not list; None where nothing does."""
-    if False:
+    if attempt.machine_id != node.machine_id:
         return None
     if attempt.boot_id != node.boot_id:
         return EndReason.NODE_LOST, "its host restarted"

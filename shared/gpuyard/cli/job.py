@@ -7,7 +7,8 @@ import click
 
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.jobs import gpus_text, state_text, why_text
-from gpuyard.cli.render import View, age, json_object, mib, parse_time, span, write
+from gpuyard.cli.render import View, age, json_object, mib, parse_time, span
+from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient

@@ -124,7 +124,7 @@ def job_columns(is_mixed: bool) -> Sequence[Column]:
         Column("GPUS", gpus_text, drop=3, is_right=True),
         Column("NODE", lambda job: job["node"] or "-", least=6, drop=4),
         Column("AGE", lambda job: age(job["submitted_at"], now), drop=6, is_right=True),
-        Column("IMAGE", lambda job: job["image"] or "-", only_wide=True),
+        Column("IMAGE", lambda job: job["image"] or "-", drop=8, only_wide=True),
         Column("WHY", why_text, least=8, drop=1),
     ]
 

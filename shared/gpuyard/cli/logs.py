@@ -7,7 +7,8 @@ import click
 
 from gpuyard.cli.ending import say
 from gpuyard.cli.globals import current, global_options
-from gpuyard.cli.render import json_array, json_line, write
+from gpuyard.cli.render import json_array, json_line
+from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient

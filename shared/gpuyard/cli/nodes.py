@@ -19,8 +19,8 @@ from gpuyard.cli.render import (
     show_list,
     table,
     terminal_width,
-    write,
 )
+from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -92,8 +92,8 @@ def node_columns() -> Sequence[Column]:
         Column("FOREIGN", foreign_text, least=7, drop=4, is_right=True),
         Column("JOBS", lambda node: str(len(node["jobs"])), drop=1, is_right=True),
         Column("AGE", lambda node: age(node["last_beat_at"], now), drop=7, is_right=True),
-        Column("RUNTIME", lambda node: node["runtime"], only_wide=True),
-        Column("INJECTION", lambda node: node["gpu_injection"], only_wide=True),
+        Column("RUNTIME", lambda node: node["runtime"], drop=9, only_wide=True),
+        Column("INJECTION", lambda node: node["gpu_injection"], drop=9, only_wide=True),
         Column("WHY", _reasons, least=8, drop=8),
     ]
 

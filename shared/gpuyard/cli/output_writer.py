@@ -1,10 +1,11 @@
 """A job's bytes to our own stdout and stderr, unchanged, without ever holding up the event loop."""
 
 import asyncio
-import os
 import threading
 from collections import deque
 from typing import Final
+
+from gpuyard.cli.streams import write_all
 
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 
@@ -86,15 +87,3 @@ class OutputWriter:
         except RuntimeError:
             # The loop has closed: nobody waits any more.
             return
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte; a descriptor that somebody made non-blocking is waited for."""
-    import select
-
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])

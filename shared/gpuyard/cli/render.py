@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpuyard.cli.globals import Globals
+from gpuyard.cli.streams import write
 
 View = Mapping[str, Any]
 GAP: Final = 2
@@ -53,12 +54,6 @@ def show_list(
     else:
         shown = [column for column in columns if wide or not column.only_wide]
         write("\n".join(table(items, shown, width=None if wide else terminal_width())) + "\n")
-
-
-def write(text: str) -> None:
-    """Text for stdout, whole; a closed pipe raises BrokenPipeError."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def json_array(items: Iterable[Any]) -> str:

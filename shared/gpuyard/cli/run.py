@@ -1,7 +1,6 @@
 """`gpuyard run`: one container, in the foreground."""
 
 import os
-import sys
 from typing import Any
 
 import click
@@ -9,6 +8,7 @@ import click
 from gpuyard.cli.ending import UsageFault, say
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.spec_options import job_options, over_file, spec_from_flags
+from gpuyard.cli.streams import write
 
 
 @click.command(
@@ -82,4 +82,4 @@ def _run(spec: dict[str, Any], timeout: str | None, *, is_detached: bool) -> int
 def _print_started(view: dict[str, Any], *, as_json: bool) -> None:
     from gpuyard.cli.render import json_object
 
-    sys.stdout.write(json_object(view) if as_json else f"{view['id']}\n")
+    write(json_object(view) if as_json else f"{view['id']}\n")

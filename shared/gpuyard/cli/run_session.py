@@ -8,7 +8,6 @@ too, or says that the job goes on.
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 from gpuyard.cli import progress
 from gpuyard.cli.ending import CLOSED_PIPE, INTERRUPTED, UNAVAILABLE, YARD_FAILED, say
 from gpuyard.cli.output_writer import OutputWriter
+from gpuyard.cli.streams import write
 from gpuyard.cli.terminal import DetachKeys, ProgressLine, is_interactive
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.client.follow import Follower, is_chunk, is_event
@@ -232,5 +232,5 @@ async def run_attached(client: AsyncClient, spec: Mapping[str, Any], options: Ru
     if options.json and session.view is not None:
         from gpuyard.cli.render import json_object
 
-        sys.stdout.write(json_object(session.view))
+        write(json_object(session.view))
     return code

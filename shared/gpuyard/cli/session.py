@@ -1,6 +1,7 @@
 """One command's connection to its yard."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ async def connect(client: AsyncClient) -> None:
     except BusTooOld:
         raise
     except Unavailable as fault:
-        raise Unavailable(f"{fault}; {_advice(client)}", code=fault.code) from fault
+        raise Unavailable(f"{_plain(str(fault))}; {_advice(client)}", code=fault.code) from fault
 
 
 def with_yard(settings: Globals, work: Callable[[AsyncClient], Awaitable[T]]) -> T:
@@ -42,6 +43,11 @@ def with_yard(settings: Globals, work: Callable[[AsyncClient], Awaitable[T]]) ->
             await client.close()
 
     return asyncio.run(whole())
+
+
+def _plain(text: str) -> str:
+    """Without the way Python words a refused connection; the address stands before it already."""
+    return re.sub(r"\[Errno \d+\] Connect call failed \(.*?\)+", "connection refused", text)
 
 
 def _advice(client: AsyncClient) -> str:

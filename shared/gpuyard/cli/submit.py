@@ -1,7 +1,6 @@
 """`gpuyard submit`: jobs handed in, ids printed."""
 
 import os
-import sys
 from typing import Any
 
 import click
@@ -9,6 +8,7 @@ import click
 from gpuyard.cli.ending import UsageFault, say
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.spec_options import job_options, over_file, spec_from_flags
+from gpuyard.cli.streams import write
 
 
 @click.command(
@@ -68,15 +68,14 @@ def _submit(specs: list[dict[str, Any]], *, is_waiting: bool) -> int:
                 say(job.warning)
             jobs.append(job)
             if not settings.json:
-                sys.stdout.write(f"{job.id}\n")
-                sys.stdout.flush()
+                write(f"{job.id}\n")
         codes = [0]
         if is_waiting:
             jobs = [await client.wait(job.id) for job in jobs]
             codes = [ended_code(job, settings) for job in jobs]
         if settings.json:
             views = [dict(job.view) for job in jobs]
-            sys.stdout.write(json_object(views[0]) if len(views) == 1 else json_array(views))
+            write(json_object(views[0]) if len(views) == 1 else json_array(views))
         return max(codes)
 
     return with_yard(settings, work)

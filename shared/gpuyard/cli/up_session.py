@@ -3,13 +3,13 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from gpuyard.cli.ending import say
 from gpuyard.cli.globals import Globals
 from gpuyard.cli.render import json_object
+from gpuyard.cli.streams import write
 from gpuyard.cli.terminal import ProgressLine
 from gpuyard.cli.yard_folder import YardFolder
 from gpuyard.cli.yard_parts import (
@@ -133,10 +133,9 @@ class UpSession:
             gpus = sum(len(node["gpus"]) for node in nodes)
             body = {"v": 1, "url": shown, "nodes": len(nodes), "gpus": gpus}
             body |= {"runtime": self._plan.runtime, "simulated": self._plan.simulate is not None}
-            sys.stdout.write(json_object(body))
+            write(json_object(body))
         else:
-            sys.stdout.write(f"{ready_line(self._plan, nodes)}, {shown}\n")
-        sys.stdout.flush()
+            write(f"{ready_line(self._plan, nodes)}, {shown}\n")
         if not self._settings.quiet:
             for hint in (*self._plan.hints, *self._next_steps()):
                 say(hint)

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from gpuyard.cli.globals import Globals, current, global_options
-from gpuyard.cli.render import json_object, write
+from gpuyard.cli.render import json_object
+from gpuyard.cli.streams import write
 
 ASK_S = 1.0
 

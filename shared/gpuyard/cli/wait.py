@@ -9,6 +9,7 @@ import click
 
 from gpuyard.cli.ending import UsageFault, say
 from gpuyard.cli.globals import Globals, current, global_options
+from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -46,7 +47,7 @@ def wait(ids: tuple[str, ...], timeout: str | None) -> int:
             from gpuyard.cli.render import json_array, json_object
 
             views = [dict(job.view) for _, job in ended]
-            sys.stdout.write(json_object(views[0]) if len(ids) == 1 else json_array(views))
+            write(json_object(views[0]) if len(ids) == 1 else json_array(views))
         return max(code for code, _ in ended)
 
     return with_yard(settings, work)
@@ -139,7 +140,7 @@ async def _cancel(
             continue
         views.append(dict(outcome.view))
         if not settings.json:
-            sys.stdout.write(f"{outcome.id}\n")
+            write(f"{outcome.id}\n")
     if settings.json:
-        sys.stdout.write(json_object(views[0]) if len(ids) == 1 and views else json_array(views))
+        write(json_object(views[0]) if len(ids) == 1 and views else json_array(views))
     return code

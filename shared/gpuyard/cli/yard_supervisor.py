@@ -148,7 +148,10 @@ class Supervisor:
             log = self._folder.log_file(part.name)
             if len(part.deaths) > MAX_RESTARTS:
                 words = self.last_words(part.name)
-                raise YardFailed(f"{part.name} does not stay up: {words or how}; see {log}")
+                raise YardFailed(
+                    f"{part.name} does not stay up: {words or how}; see {log} "
+                    "('gpuyard up --fresh' starts with an empty folder)"
+                )
             self._say(f"{part.name} ended {how}; starting it again (see {log})")
             await asyncio.sleep(0.2 * 2 ** (len(part.deaths) - 1))
             await self._launch(part)

@@ -31,14 +31,15 @@ class Api:
         operation: str,
         body: Mapping[str, Any] | None = None,
         *,
-        answer_s: float = ANSWER_S,
+        answer_s: float | None = None,
         try_s: float = TRY_S,
     ) -> dict[str, Any]:
-        """The answer's body; raises what the yard answered, or `Unavailable` after `answer_s`."""
+        """The answer's body; raises what the yard answered, or `Unavailable` after `answer_s`
+        (ANSWER_S where None)."""
         subject = subjects.api(self.tenant, self.user, operation)
         request = {"v": VERSION, **(body or {})}
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + answer_s
+        deadline = loop.time() + (ANSWER_S if answer_s is None else answer_s)
         while True:
             try:
                 left = max(0.05, deadline - loop.time())

@@ -20,6 +20,8 @@ from gpuyard.model import ids
 
 STORE_S: Final = 10.0
 """How long storing is tried."""
+NO_INTAKE_S: Final = 3.0
+"""How long a bus without an intake is given: a coordinator that starts makes it."""
 REVOKE_S: Final = 3.0
 STORE_TRY_S: Final = 2.0
 ANSWER_S: Final = 5.0
@@ -72,7 +74,8 @@ async def revoke(bus: Bus, *, tenant: str, user: str, job: str, reason: str) -> 
 
 async def _publish(bus: Bus, publication: Publication, limit_s: float) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit_s
+    began = loop.time()
+    deadline = began + limit_s
     while True:
         try:
             await bus.jetstream.publish(publication, timeout_s=STORE_TRY_S)
@@ -80,6 +83,8 @@ async def _publish(bus: Bus, publication: Publication, limit_s: float) -> None:
         except StreamRefusal as fault:
             raise Unavailable(f"the bus does not take the job: {fault}") from fault
         except Unavailable as fault:
+            if isinstance(fault, NoResponders):
+                deadline = min(deadline, began + NO_INTAKE_S)
             if loop.time() + 0.2 >= deadline:
                 raise _not_stored(bus, fault, limit_s) from fault
         await asyncio.sleep(0.2)

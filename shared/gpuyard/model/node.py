@@ -192,5 +192,5 @@ def node_labels(
     if cuda_version:
         labels["gpu-cuda-version"] = cuda_version
     if gpus:
-        labels["gpu-runtime"] = {"toolkit": "nvidia", "cdi": "cdi"}.get(gpu_injection, "none")
+        labels["gpu-runtime"] = "nvidia" if gpu_injection == "toolkit" else gpu_injection
     return labels

@@ -25,8 +25,7 @@ _VENDOR_SPELT: Final = {"gpu-name", "gpu-uuid"}
 _KEY: Final = re.compile(r"\w(?:[\w./-]*\w)?")
 _LINE: Final = re.compile(r"([^=!<>]*)([=!<>]+)(.*)")
 _NOT_IN_A_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_ORDERS: Final = {">": (1,), ">=": (0, 1), "<": (-1,), "<=": (-1, 0)}
-"""Which answers of `_order` satisfy a comparison."""
+_ORDERS: Final = {">": (1,), ">=": (0, 1), "<": (-1,), "<=": (-1, 0)}  # by `_order`
 _MEANT: Final = {"==": "=", "=>": ">=", "=<": "<=", "<>": "!=", "=!": "!=", "!==": "!="}
 _EXAMPLES: Final = "write zone=a, zone!=a|b, gpu-memory>=24, zone or !zone"
 
@@ -110,9 +109,12 @@ def parse(line: str) -> Condition:
 def holds(condition: Condition, labels: Mapping[str, str]) -> bool:
     """Whether labels satisfy a condition; make them with `node_view` or `gpu_view`."""
     value = labels.get(condition.key)
+    return condition.op in ("lacks", "!=") if value is None else _is_met(condition, value)
+
+
+@lru_cache(maxsize=16384)  # a fleet has few models, sizes and versions, and is asked often
+def _is_met(condition: Condition, value: str) -> bool:
     op = condition.op
-    if value is None:
-        return op in ("lacks", "!=")
     if op in ("=", "!="):
         if condition.key in _VENDOR_SPELT:
             value = value.casefold()
@@ -249,7 +251,7 @@ def _shown(text: str) -> str:
 
 def _key(text: str, line: str) -> str:
     if not _KEY.fullmatch(text):
-        raise ValueError(f"'{_shown(text or line)}' does not start with a label; {_EXAMPLES}")
+        raise ValueError(f"'{_shown(line)}' does not start with a label; {_EXAMPLES}")
     return text
 
 
@@ -273,11 +275,8 @@ def _equality(line: str, key: str, op: str, value: str) -> Condition:
         raise ValueError(f"'{_shown(line)}' has an empty alternative; write {_shown(key)}{op}a|b")
     text = f"{key}{op}{'|'.join(alternatives)}"
     folded = [a.casefold() if key in _VENDOR_SPELT else a for a in alternatives]
-    return Condition(text, key, op, tuple(map(_pattern, folded)))
-
-
-def _pattern(text: str) -> Pattern:
-    return Pattern(text, tuple(text.split("*")), None if "*" in text else _quantity(text))
+    patterns = [Pattern(a, tuple(a.split("*")), _quantity(a)) for a in folded]
+    return Condition(text, key, op, tuple(patterns))
 
 
 def _ordering(line: str, key: str, op: str, value: str) -> Condition:
@@ -351,8 +350,7 @@ def _fits_glob(pieces: tuple[str, ...], value: str) -> bool:
     return True
 
 
-_MAX_ALTERNATIVES: Final = 128
-"""With more values than this on one key, contradictions are not looked for."""
+_MAX_ALTERNATIVES: Final = 128  # with more on one key, contradictions are not looked for
 
 
 def _can_never_hold(group: Sequence[Condition]) -> bool:

@@ -94,7 +94,8 @@ def test_shared_memory(spec: dict[str, Any], has_gpus: bool, shm_mib: int | None
 
 
 def test_gpu_jobs_get_the_limits_they_need_unless_they_say_otherwise() -> None:
-    memlock, stack = UlimitValue("memlock", -1, -1), UlimitValue("stack", 67108864, 67108864)
+    memlock = UlimitValue("memlock", -1, -1, is_default=True)
+    stack = UlimitValue("stack", 67108864, 67108864, is_default=True)
     assert launch_of(entry(), CONTEXT).ulimits == ()
     assert launch_of(entry(gpus=[gpu()]), CONTEXT).ulimits == (memlock, stack)
     asked = [{"name": "stack", "soft": 1, "hard": 2}]

@@ -1,6 +1,7 @@
 """How a job moves: its table, its one end, and what may follow an attempt."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -331,7 +332,7 @@ def test_a_preempted_job_waits_again_at_no_charge() -> None:
     assert yard.job().attempts[1].next_allowed_because == "retry 1 of 1 after runtime_lost"
 
 
-def running_job(**spec: object) -> Yard:
+def running_job(**spec: Any) -> Yard:
     yard = Yard()
     yard.node("a", gpus=1)
     yard.submit("j", **spec)

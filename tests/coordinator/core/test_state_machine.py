@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gpuyard.model.reasons import EndReason
 from gpuyard_coordinator.core.state import AttemptRef
-from tests.support.agents import Agent
+from tests.support.agents import Agent, change
 from tests.support.yard import Yard
 
 NODES = ("a", "b", "c")
@@ -56,6 +56,8 @@ class YardMachine(RuleBasedStateMachine):
         """Beats that were sent and have not arrived: copies of what their agents were then."""
         self.plans_at_once = True
         """As the loop does; else events gather until the next plan."""
+        self.starts_at_once = True
+        """As agents do; they tell it with their next beat."""
         self.cancelled: set[str] = set()
         self.machines = 0
 
@@ -71,18 +73,36 @@ class YardMachine(RuleBasedStateMachine):
         for name in NODES:
             self.start_all(name)
 
-    @rule(id=ids, spec=specs)
-    def submit(self, id: str, spec: dict[str, Any]) -> None:
+    @rule(id=ids, spec=specs, is_crossed=st.booleans())
+    def submit(self, id: str, spec: dict[str, Any], is_crossed: bool = False) -> None:
+        """A job comes; beats that were sent before may arrive after what it led to."""
+        sent = copy.deepcopy(self.yard.agents)
         self.yard.submit(id, **spec)
         self._plan()
+        for name, agent in sent.items() if is_crossed else ():
+            self.yard.agents[name].seq += 1
+            self.yard.beat(name, agent)
+            self._plan()
 
     @rule(off=rarely)
     def plan_at_once(self, off: bool) -> None:
         self.plans_at_once = not off
 
+    @rule(off=rarely)
+    def start_at_once(self, off: bool) -> None:
+        self.starts_at_once = not off
+
     def _plan(self) -> None:
         if self.plans_at_once:
             self.yard.plan()
+        if self.starts_at_once:
+            for agent in self.yard.agents.values():
+                self._start_all(agent)
+
+    def _start_all(self, agent: Agent) -> None:
+        for key in sorted(agent.reports):
+            if agent.reports[key]["state"] == "accepted":
+                self._step(agent, key, pick=1)
 
     def _beat(self, name: str) -> None:
         self.yard.beat(name)
@@ -143,28 +163,29 @@ class YardMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def start_all(self, name: str) -> None:
-        agent = self.yard.agents[name]
-        for key in sorted(agent.reports):
-            if agent.reports[key]["state"] == "accepted":
-                self._step(agent, key, pick=1)
+        self._start_all(self.yard.agents[name])
         self._beat(name)
 
     def _step(self, agent: Agent, key: AttemptRef, pick: int) -> None:
         report = agent.reports[key]
         if report["state"] == "ended":
             return
+        self._go_on_with(agent, key, pick)
+        if agent.reports[key]["state"] == "ended":
+            self.running.pop(key, None)
+
+    def _go_on_with(self, agent: Agent, key: AttemptRef, pick: int) -> None:
+        report = agent.reports[key]
         at = self.yard.now.at
         if key in agent.stops:
-            report.update(state="ended", reason="cancelled", exit_code=143, ended_at=at)
+            change(report, state="ended", reason="cancelled", exit_code=143, ended_at=at)
         elif report["state"] == "accepted" and pick % 3:
-            report.update(state="running", started_at=at, container_id="c")
+            change(report, state="running", started_at=at, container_id="c")
             self.running[key] = f"{agent.machine_id}/{agent.boot_id}"
         else:
             reason = ENDS[pick % len(ENDS)]
             code = pick % 2 if reason is EndReason.EXITED else None
-            report.update(state="ended", reason=str(reason), exit_code=code, ended_at=at)
-        if report["state"] == "ended":
-            self.running.pop(key, None)
+            change(report, state="ended", reason=str(reason), exit_code=code, ended_at=at)
 
     @rule(name=names)
     def agent_restarts(self, name: str) -> None:
@@ -183,7 +204,7 @@ class YardMachine(RuleBasedStateMachine):
             agent.reports = kept
             for report in kept.values():
                 if report["state"] == "running":
-                    report.update(state="ended", reason="runtime_lost", ended_at=self.yard.now.at)
+                    change(report, state="ended", reason="runtime_lost", ended_at=self.yard.now.at)
 
     @rule(name=names, is_lost=st.booleans())
     def machine_is_replaced(self, name: str, is_lost: bool) -> None:
@@ -259,8 +280,8 @@ class YardMachine(RuleBasedStateMachine):
 
 
 YardMachine.TestCase.settings = settings(
-    max_examples=120,
-    stateful_step_count=50,
+    max_examples=60,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

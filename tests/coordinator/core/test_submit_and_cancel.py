@@ -10,6 +10,7 @@ from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
 from gpuyard_coordinator.submissions import read_submission
+from tests.support.agents import change
 from tests.support.yard import Yard
 
 
@@ -101,7 +102,7 @@ def test_a_look_up_made_before_the_end_is_not_believed() -> None:
         user="mia",
         data=b'{"id":"j","image":"busybox"}',
         headers=None,
-        assigned_id="jx-9",
+        assigned_id="jyard0000-9",
         sequence=9,
     )
     effects = Effects()
@@ -356,11 +357,11 @@ def _go_on(yard: Yard) -> None:
     agent = yard.agents["a"]
     for key, report in list(agent.reports.items()):
         if key in agent.stops and report["state"] != "ended":
-            report.update(state="ended", reason="cancelled", ended_at=yard.now.at)
+            change(report, state="ended", reason="cancelled", ended_at=yard.now.at)
         elif report["state"] == "accepted":
-            report.update(state="running", started_at=yard.now.at)
+            change(report, state="running", started_at=yard.now.at)
         elif report["state"] == "running":
-            report.update(state="ended", reason="exited", exit_code=0, ended_at=yard.now.at)
+            change(report, state="ended", reason="exited", exit_code=0, ended_at=yard.now.at)
     yard.beat("a")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Message, connect, ensure_streams
+from gpuyard.bus import Bus, Message, Sizes, connect, ensure_streams
 from gpuyard.errors import RequestError, UnknownThing
 from gpuyard.messages import LogChunk
 
@@ -102,7 +102,7 @@ class FakeYard:
 
     async def __aenter__(self) -> Self:
         self._bus = await connect(self._url, name="fake", inbox_prefix=subjects.COORDINATOR_INBOX)
-        await ensure_streams(self.bus.jetstream)
+        await ensure_streams(self.bus.jetstream, sizes=Sizes.within(512 * 1024 * 1024))
         if self._leads:
             await self.lead()
         return self

@@ -19,7 +19,7 @@ from tests.support.nats_server import NatsServer
 def url(nats_server: NatsServer) -> Iterator[str]:
     """A fake yard on a thread of its own, since these tests have no event loop."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yard = FakeYard(nats_server.url, exits(3))
     asyncio.run_coroutine_threadsafe(yard.__aenter__(), loop).result(10)

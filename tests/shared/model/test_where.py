@@ -172,13 +172,9 @@ REFUSED: dict[str, list[str]] = {
     "without quotes": ["zone='a'", 'zone="a"'],
     "go with = and != alone": ["gpu-memory>=24|40", "gpu-memory>=2*"],
     "'A100' cannot be ordered": ["gpu-name>=A100"],
-    "cannot be ordered": ["gpu-memory>=24XB", "gpu-cuda-version>=12.x", "v>=12.", "v>=nan"],
-    "takes a size, a version or a number, as gpu-memory>=24": [
-        "v>=١٢",
-        "v>=1e999",
-        "v>=" + "9" * 400,
-    ],
-    "no label has": ["zone=a\nrack=b", "zone=\x00", "zone=\udcff", "zone=\u2028"],
+    "cannot be ordered": ["gpu-memory>=24XB", "gpu-cuda-version>=12.x", "v>=12.", "v>=1e999"],
+    "takes a size, a version or a number, as gpu-memory>=24": ["v>=١٢", "v>=" + "9" * 400],
+    "no label has": ["zone=a\nrack=b", "zone=\x00", "zone=\udcff", "zone=a\u2028b"],
     "longer than 4096": ["zone=" + "a" * 10_000],
 }
 
@@ -521,7 +517,24 @@ def test_less_and_at_least_part_what_can_be_compared(bound: str, label: str) -> 
     assert not (more and less)
 
 
-tame = st.sampled_from(["1", "2", "12", "12.4", "12.10", "12.9", "12.0", "1.2.3", "-1", "24G", "12G", "12.5G", "a", "b"])
+tame = st.sampled_from(
+    [
+        "1",
+        "2",
+        "12",
+        "12.4",
+        "12.10",
+        "12.9",
+        "12.0",
+        "1.2.3",
+        "-1",
+        "24G",
+        "12G",
+        "12.5G",
+        "a",
+        "b",
+    ]
+)
 lists = st.lists(st.one_of(tame, values), min_size=1, max_size=3).map("|".join)
 lines = st.one_of(
     st.builds("k{}{}".format, st.sampled_from(["=", "!="]), lists),

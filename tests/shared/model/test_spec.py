@@ -1,0 +1,193 @@
+"""JobSpec at the door: one clear line per fault, one kept form, and a schema."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuyard.errors import InvalidJob
+from gpuyard.model.intake import parse_spec
+from gpuyard.model.job import JobSpec, spec_digest
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+FAULTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"image": None}, "image", "must be a text"),
+    ({"image": ""}, "image", "at least 1 character"),
+    ({"image": "a b"}, "image", "match pattern"),
+    ({"gpu": 2}, "gpu", "did you mean gpus?"),
+    ({"memory": "8g"}, "memory", "did you mean memory_mib?"),
+    ({"gpus": True}, "gpus", "truth value"),
+    ({"gpus": 1.5}, "gpus", "share"),
+    ({"gpus": -1}, "gpus.count", "greater than or equal to 0"),
+    ({"gpus": 4096}, "gpus.count", "less than or equal to 1024"),
+    ({"gpus": "lots"}, "gpus", "'lots' is not a GPU request"),
+    ({"gpus": {"count": "2"}}, "gpus.count", "whole number"),
+    ({"gpus": {"cuont": 2}}, "gpus.cuont", "did you mean count?"),
+    ({"gpus": [1]}, "gpus", "map"),
+    ({"gpus": {"count": 2, "all": True}}, "gpus", "only one of"),
+    ({"gpus": {"ids": ["0", "0"]}}, "gpus", "named twice"),
+    ({"gpus": "8GiB"}, "gpus", "not supported yet"),
+    ({"gpus": "mig=1g.10gb:2"}, "gpus", "not supported yet"),
+    ({"cpus": True}, "cpus", "not true or false"),
+    ({"cpus": "many"}, "cpus", "must be a number"),
+    ({"cpus": 0}, "cpus", "greater than 0"),
+    ({"memory_mib": True}, "memory_mib", "not true or false"),
+    ({"memory_mib": "8gg"}, "memory_mib", "512m, 8g or 8GiB"),
+    ({"memory_mib": 1.5}, "memory_mib", "whole number"),
+    ({"memory_mib": 0}, "memory_mib", "greater than 0"),
+    ({"max_runtime": "banana"}, "max_runtime", "90s, 30m, 4h"),
+    ({"max_runtime": 0}, "max_runtime", "0.001"),
+    ({"stop_grace": -1}, "stop_grace", "0.001"),
+    ({"priority": 101}, "priority", "less than or equal to 100"),
+    ({"priority": True}, "priority", "not true or false"),
+    ({"priority": "high"}, "priority", "whole number"),
+    ({"env": {"A": 1}}, "env.A", "must be a text"),
+    ({"env": ["A=1"]}, "env", "map"),
+    ({"env": {"1A": "x"}}, "env.1A", "match pattern"),
+    ({"env": {"NVIDIA_VISIBLE_DEVICES": "all"}}, "env", "ask for GPUs with gpus"),
+    ({"env": {"NVIDIA_DISABLE_REQUIRE": "1"}}, "env", "reserved"),
+    ({"env": {"NVIDIA_MIG_CONFIG_DEVICES": "all"}}, "env", "reserved"),
+    ({"env": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}}, "env", "reserved"),
+    ({"env": {"GPUYARD_JOB_ID": "x"}}, "env", "reserved"),
+    ({"command": "echo hi"}, "command", '["echo", "hi"]'),
+    ({"command": [1]}, "command[0]", "must be a text"),
+    ({"entrypoint": "sh"}, "entrypoint", "list"),
+    ({"workdir": "rel"}, "workdir", "match pattern"),
+    ({"mounts": [{"source": "/a", "target": "/run/x"}]}, "mounts[0].target", "/run"),
+    ({"mounts": [{"source": "/a", "target": "/./proc"}]}, "mounts[0].target", "/proc"),
+    ({"mounts": [{"source": "/a", "target": "//dev//shm/"}]}, "mounts[0].target", "/dev"),
+    ({"mounts": [{"source": "/a", "target": "/x/../sys"}]}, "mounts[0].target", "'..'"),
+    ({"mounts": [{"source": "a b", "target": "/x"}]}, "mounts[0].source", "absolute path"),
+    ({"mounts": [{"target": "/x"}]}, "mounts[0].source", "is required"),
+    ({"mounts": [{"source": "/", "target": "/x", "ro": True}]}, "mounts[0].ro", "unknown field"),
+    ({"ports": ["99999"]}, "ports", "not a port"),
+    ({"ports": ["0:80"]}, "ports", "not a port"),
+    ({"ports": [8888]}, "ports[0]", "must be a text"),
+    ({"network": "host", "ports": ["80"]}, "", "network: host"),
+    ({"shm_mib": 10, "memory_mib": 5}, "", "shm_mib is larger"),
+    ({"retries": {"max": 1, "when": ["sometimes"]}}, "retries.when", "'sometimes'"),
+    ({"retries": True}, "retries", "map"),
+    ({"retries": {"max": True}}, "retries.max", "not true or false"),
+    ({"labels": {"gpuyard.x": "1"}}, "labels", "reserved"),
+    ({"node": "A_B"}, "node", "not a node's name"),
+    ({"id": "Bad!"}, "id", "1 to 48"),
+    ({"id": "jlm4k2abc-2"}, "id", "given by the yard alone"),
+    ({"user": "A B"}, "user", "1 to 64"),
+    ({"tty": "maybe"}, "tty", "true or false"),
+    ({"pull": "often"}, "pull", "'missing', 'always' or 'never'"),
+    ({"ulimits": [{"name": "nofile", "soft": 1}]}, "ulimits[0].hard", "is required"),
+    ({"nodes": 2}, "nodes", "not supported yet"),
+    ({"array": "0-9"}, "array", "not supported yet"),
+    ({"after": [{"job": "x"}]}, "after", "not supported yet"),
+    ({"hold": True}, "hold", "not supported yet"),
+    ({"on_partition": {"stop_after": "2m"}}, "on_partition", "not supported yet"),
+    ({"on_partition": "drop"}, "on_partition", "'keep'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "words"), FAULTS, ids=lambda value: str(value)[:40])
+def test_each_fault_is_one_clear_line_that_names_its_field(
+    fields: dict[str, Any], field: str, words: str
+) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse_spec({"image": "busybox"} | fields)
+
+    lines = {fault.field: str(fault) for fault in caught.value.faults}
+    assert field in lines
+    assert words in lines[field]
+    assert all("\n" not in line and len(line) < 300 for line in lines.values())
+
+
+def test_all_faults_are_named_at_once() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse_spec({"gpus": -1, "priority": 500, "colour": "red"})
+
+    assert {fault.field for fault in caught.value.faults} == {
+        "image",
+        "gpus.count",
+        "priority",
+        "colour",
+    }
+
+
+def test_the_envelope_is_passed_over() -> None:
+    assert parse_spec({"v": 1, "tenant": "x", "image": "busybox"}) == JobSpec(image="busybox")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"max_runtime": "4h"}, {"max_runtime": "14400s"}),
+        ({"max_runtime": "4:00:00"}, {"max_runtime": "14400s"}),
+        (
+            {"max_runtime": 1.5, "stop_grace": 0.001},
+            {"max_runtime": "1.5s", "stop_grace": "0.001s"},
+        ),
+        ({"memory_mib": "8g"}, {"memory_mib": 8192}),
+        ({"retries": 2}, {"retries": {"max": 2, "when": ["platform", "hardware"]}}),
+        ({"mounts": [{"source": "/a", "target": "//x//y/"}]}, {}),
+    ],
+)
+def test_what_is_written_in_many_ways_is_kept_in_one(
+    fields: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    normalised = parse_spec({"image": "busybox"} | fields).normalised()
+
+    assert normalised | kept == normalised
+    assert "id" not in normalised and "user" not in normalised
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+bodies = st.fixed_dictionaries(
+    {"image": st.from_regex(r"[a-z]{1,9}(:[a-z0-9]{1,5})?", fullmatch=True)},
+    optional={
+        "name": st.text("abcxyz-", min_size=1, max_size=12),
+        "command": st.lists(texts, max_size=3),
+        "env": st.dictionaries(st.from_regex(r"[A-F]{1,4}", fullmatch=True), texts, max_size=3),
+        "labels": st.dictionaries(st.text("abc", max_size=3), texts, max_size=2),
+        "gpus": st.integers(0, 16)
+        | st.sampled_from(["all", "none", "device=0,2", "GPU-1234567", {"count": 2}, None]),
+        "cpus": st.floats(0.01, 1000) | st.integers(1, 100),
+        "memory_mib": st.integers(1, 10**6) | st.sampled_from(["1g", "512m", "0.5TiB"]),
+        "max_runtime": st.floats(0.001, 3e8) | st.sampled_from(["1h30m", "2d", "1-12:00", "90"]),
+        "stop_grace": st.floats(0.001, 1000),
+        "priority": st.integers(0, 100),
+        "retries": st.integers(0, 5),
+        "tty": st.booleans(),
+        "ports": st.lists(st.sampled_from(["80", "8080:80", "53/udp"]), max_size=2),
+    },
+)
+
+
+@UNHURRIED
+@given(bodies)
+def test_the_kept_form_reads_back_equal_and_has_one_digest(body: dict[str, Any]) -> None:
+    kept = parse_spec(body).normalised()
+
+    again = parse_spec(json.loads(json.dumps(kept))).normalised()
+
+    assert again == kept
+    assert spec_digest(again) == spec_digest(dict(reversed(kept.items())))
+
+
+def test_the_schema_is_one_that_tools_can_read() -> None:
+    schema = JobSpec.model_json_schema()
+
+    json.dumps(schema)
+    assert schema["type"] == "object" and schema["additionalProperties"] is False
+    assert schema["required"] == ["image"]
+    assert set(schema["properties"]) == set(JobSpec.model_fields)
+    for reference in _references(schema):
+        assert reference.removeprefix("#/$defs/") in schema["$defs"]
+
+
+def _references(part: object) -> list[str]:
+    if isinstance(part, dict):
+        own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+        return own + [found for value in part.values() for found in _references(value)]
+    if isinstance(part, list):
+        return [found for value in part for found in _references(value)]
+    return []
