@@ -90,7 +90,7 @@ def _measure(
         if number_ >= WARM:
             for name, seconds in taken.items():
                 found[name].append(seconds)
-        if (number_ + 1 - WARM) % 10 == 0:
+        if number_ >= WARM and (number_ + 1 - WARM) % 10 == 0:
             progress(f"network {network}: {number_ + 1 - WARM} of {ROUNDS} rounds")
     return found
 

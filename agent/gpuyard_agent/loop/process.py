@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -63,8 +63,7 @@ class AgentProcess:
                 await self._leave()
         finally:
             for task in (*tasks, stopping):
-                task.cancel()
-            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+                await _ended(task)
             await self._close()
 
     async def _connect(self) -> None:
@@ -145,3 +144,12 @@ async def _first_of(stopping: "asyncio.Task[bool]", tasks: list["asyncio.Task[No
     done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     for task in done - {stopping}:
         await task
+
+
+async def _ended(task: "asyncio.Task[Any]") -> None:
+    """Cancels a task until it has ended: a first connect may swallow the wish once."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.2)
+    if not task.cancelled():
+        task.exception()

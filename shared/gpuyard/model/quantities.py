@@ -53,7 +53,9 @@ def parse_duration_s(text: str) -> float:
         return days * 86400 + first * 3600 + second * 60 + third
     match = _DURATION.fullmatch(cleaned)
     if not cleaned or match is None:
-        raise ValueError(f"'{text[:40]}' is not a duration; write it as 90s, 30m, 4h, 2d or 4:00:00")
+        raise ValueError(
+            f"'{text[:40]}' is not a duration; write it as 90s, 30m, 4h, 2d or 4:00:00"
+        )
     whole = int(match[1] or 0) * 86400 + int(match[2] or 0) * 3600 + int(match[3] or 0) * 60
     return whole + float(match[4] or 0)
 
