@@ -122,6 +122,8 @@ class Daemon:
     async def _lead_once(self, token: Token) -> None:
         began = self.clock.monotonic()
         leader = await self._take_over(token)
+        for fault in leader.cluster.unreadable:
+            log.error("stored document not understood", fault=fault)
         log.info(
             "leading",
             token=list(token),
@@ -213,6 +215,8 @@ class Daemon:
     def _take_beat(self, message: Message) -> None:
         try:
             beat: Beat = _BEAT.validate_python(message.body())
+            if not ids.is_name(beat["node"]):
+                raise ValueError("not a node's name")
             if beat["node"] != subjects.parse_beat(message.subject):
                 raise ValueError("a beat under another node's name")
         except (ProtocolError, ValidationError, ValueError) as error:

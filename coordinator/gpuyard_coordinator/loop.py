@@ -6,7 +6,7 @@ acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is t
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -34,7 +34,7 @@ TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
 WRITES_PER_TURN: Final = 250
 """Keys that a turn may change before it commits; well below the 399 of a commit."""
-BYTES_PER_TURN: Final = 4 * 1024 * 1024
+KIB_PER_TURN: Final = 3072
 PLACEMENTS_PER_TURN: Final = 100
 OUT_RECORD_BYTES: Final = 256 * 1024
 DONE_KEPT_S: Final = 30 * 86_400
@@ -81,6 +81,8 @@ class Leader:
     ended: Callable[[JobKey, int], None] = lambda key, attempts: None
     """Told of every job that is over, and of its number of attempts, after the commit."""
     commits: int = 0
+    unexplained: list[JobKey] = field(default_factory=list)
+    """Jobs that came while a plan was cut short: told why they wait once one is whole."""
 
     async def run(self) -> None:
         """Turns until the lease is lost; raises Fenced when a commit shows that it was."""
@@ -123,7 +125,7 @@ class Leader:
         self, now: Now, effects: Effects, deliveries: list[Delivery], queries: list[Query]
     ) -> None:
         for _ in range(min(EVENTS_PER_TURN, len(self.inbox))):
-            if _size(effects) >= WRITES_PER_TURN:
+            if _size(effects) >= WRITES_PER_TURN or effects.kib >= KIB_PER_TURN:
                 self.inbox.wake()
                 return
             (item,) = self.inbox.drain(1)
@@ -142,10 +144,12 @@ class Leader:
         plan = self.planner.plan(room)
         for placement in plan.placements:
             apply(self.cluster, placement, now, effects)
+        self.unexplained += new
         if plan.is_partial:
             self.inbox.wake()
             return
-        for waiting in self.planner.explain_new(new, now):
+        waiting_keys, self.unexplained = self.unexplained, []
+        for waiting in self.planner.explain_new(waiting_keys, now):
             apply(self.cluster, waiting, now, effects)
 
     def _writes(self, effects: Effects) -> list[Write]:

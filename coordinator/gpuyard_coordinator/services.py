@@ -140,7 +140,7 @@ class Services:
         def run(cluster: Cluster) -> None:
             try:
                 answer = read(cluster)
-            except GpuyardError as error:
+            except Exception as error:  # noqa: BLE001 — a read's fault must not end the leader's turn
                 future.set_exception(error)
             else:
                 future.set_result(answer)

@@ -16,6 +16,10 @@ MAX_SPEC_BYTES: Final = 64 * 1024
 MAX_LOG_CHUNK_BYTES: Final = 64 * 1024
 MAX_WANTED_BYTES: Final = 768 * 1024
 
+STALE_INVENTORY: Final = "stale inventory"
+"""How the message of a refused start begins whose decision was made on an outdated inventory: it
+is planned again at no charge."""
+
 Token = tuple[int, int]
 """The fencing token: (yard generation, sequence of leader.epoch); compared in that order."""
 

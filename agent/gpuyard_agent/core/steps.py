@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gpuyard.errors import RuntimeFailure
-from gpuyard.messages import StopOrder, WantedEntry
+from gpuyard.messages import STALE_INVENTORY, StopOrder, WantedEntry
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import EndReason
 from gpuyard_agent.core.containers import Status
@@ -28,13 +28,14 @@ from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy, refusals
 from gpuyard_agent.core.state import Attempt, Intent, Result
 from gpuyard_agent.core.times import rfc3339
 
-STALE_INVENTORY: Final = "stale inventory"
-"""How the message of a refusal begins that the coordinator may plan again without a charge."""
 CONFIRMATIONS: Final = 2
 ABSENCES: Final = 2
 KILL_AGAIN_S: Final = 10.0
 """A container that outlives SIGKILL (uninterruptible sleep, a deaf engine) gets it again."""
 GIVE_UP_S: Final = 300.0
+"""How long a start that fails for a while is tried again here, before the yard tries elsewhere."""
+PULL_GIVE_UP_S: Final = 15.0
+"""The same for a pull: somebody waits for it, and another node may reach the registry."""
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 30.0
 
@@ -162,7 +163,7 @@ def after_failure(
     """What a refused step leads to: an end, or None with the attempt's next try put off.
 
     A missing image is no failure of a launch that may still pull it. Temporary failures are tried
-    again, ever more slowly, for `GIVE_UP_S`.
+    again, ever more slowly, for `GIVE_UP_S`, a pull for `PULL_GIVE_UP_S`.
     """
     pull = "missing" if seen.entry is None else str(seen.entry["spec"].get("pull", "missing"))
     absent = fault.reason == EndReason.IMAGE_NOT_FOUND
@@ -172,7 +173,8 @@ def after_failure(
     if seen.failing_since is None:
         seen.failing_since = now
     failing_s = now - seen.failing_since
-    if not fault.temporary or failing_s >= GIVE_UP_S:
+    give_up_s = PULL_GIVE_UP_S if step == "prepare" else GIVE_UP_S
+    if not fault.temporary or failing_s >= give_up_s:
         return End(Result(str(fault.reason), None, str(fault), rfc3339(here.wall)))
     seen.failure = str(fault)
     seen.retry_at = now + min(max(_FIRST_RETRY_S, failing_s), _LAST_RETRY_S)

@@ -73,9 +73,10 @@ class Inventory:
     async def sample(self, own: OwnProcesses) -> bool:
         """Takes a new reading; True where the facts changed, and `generation` with them."""
         result = await self._prober.sample(own)
-        if result is not self._result:
-            self._result = result
-            self.by_uuid = {sample["uuid"]: sample for sample in result["samples"]}
+        if result is self._result:
+            return False  # a simulation in which nothing happened
+        self._result = result
+        self.by_uuid = {sample["uuid"]: sample for sample in result["samples"]}
         return self.refresh()
 
     def refresh(self) -> bool:

@@ -6,7 +6,7 @@ attempt proves its end only in a beat whose `applied` covers the document that i
 
 from typing import Final
 
-from gpuyard.messages import Applied, AttemptReport, Beat
+from gpuyard.messages import STALE_INVENTORY, Applied, AttemptReport, Beat
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState, NodeState
 from gpuyard_coordinator.core import filters, ledger, lifecycle
@@ -32,6 +32,8 @@ _RANK: Final = {
     JobState.STOPPING: 3,
 }
 ENDS_PER_BEAT: Final = 100
+MOST_KIB: Final = 4096
+"""Of documents that a turn may write before the rest of a beat is left to the next one."""
 PULL_STEP_BYTES: Final = 16 * 1024 * 1024
 """A `pulling` event is worth a write once this much more has arrived."""
 
@@ -175,7 +177,7 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
             continue
         reported.add(key)
         is_end = report["state"] == "ended"
-        if is_end and ends >= ENDS_PER_BEAT:
+        if is_end and not _has_room(ends, effects):
             continue
         ends += is_end
         _take_report(cluster, beat, held, report, now=now, effects=effects)
@@ -183,9 +185,13 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
         return
     for key, (job, attempt) in list(node.attempts.items()):
         proof = None if key in reported else _proof_of_end(cluster, node, beat, attempt)
-        if proof is not None and ends < ENDS_PER_BEAT:
+        if proof is not None and _has_room(ends, effects):
             ends += 1
             _end_unreported(cluster, job, attempt, proof, now=now, effects=effects)
+
+
+def _has_room(ends: int, effects: Effects) -> bool:
+    return ends < ENDS_PER_BEAT and effects.kib < MOST_KIB
 
 
 def _can_know(beat: Beat, attempt: Attempt, report: AttemptReport) -> bool:
@@ -295,7 +301,7 @@ def _take_end(
     is_stale = (
         reason is EndReason.RUNTIME_ERROR
         and attempt.started_at is None
-        and attempt.generation != beat["generation"]
+        and (report["message"] or "").startswith(STALE_INVENTORY)
     )
     lifecycle.end_attempt(
         cluster,

@@ -26,6 +26,8 @@ class Cluster:
     recently_done: OrderedDict[JobKey, JobDocument] = field(default_factory=OrderedDict)
     """Jobs that ended of late: a look-up made before their end must not be believed."""
     next_submit_seq: int = 1
+    unreadable: list[str] = field(default_factory=list)
+    """Stored documents that recovery could not understand."""
     nodes_changed: set[str] = field(default_factory=set)
     """Nodes whose room changed since the planner last looked."""
 

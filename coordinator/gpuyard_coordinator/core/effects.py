@@ -47,6 +47,8 @@ class Effects:
     outcomes: list[Outcome] = field(default_factory=list)
     beats: list[BeatOutcome] = field(default_factory=list)
     ended: list[JobKey] = field(default_factory=list)
+    kib: int = 0
+    """About how large the documents are that this turn writes; a job counts at each change."""
 
     def emit(
         self,
@@ -61,6 +63,7 @@ class Effects:
         """One event of a job, numbered within it; the job is stored with its new count."""
         job.events += 1
         self.jobs.add(job.key)
+        self.kib += job.shape.document_kib
         last = job.last
         body: Event = {
             "v": 1,

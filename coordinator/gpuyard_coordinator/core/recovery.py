@@ -9,6 +9,7 @@ from gpuyard_coordinator.core import documents, ledger
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import Job, Node, Now, Settings
 
+_MALFORMED = (KeyError, TypeError, ValueError)
 _NOTHING_KNOWN: NodeFacts = {
     "labels": {},
     "driver_version": None,
@@ -35,13 +36,25 @@ def recover(
     nodes: Iterable[NodeDocument],
     now: Now,
 ) -> Cluster:
-    """Every held attempt holds again; every node counts from `now` and must beat before work."""
+    """Every held attempt holds again; every node counts from `now` and must beat before work.
+
+    A document that cannot be understood stays in the bucket and is named in `unreadable`.
+    """
     cluster = Cluster(yard=yard, token=token, settings=settings)
     for stored in nodes:
-        node = documents.node_from_document(stored)
-        _add_node(cluster, node, now)
+        try:
+            node = documents.node_from_document(stored)
+        except _MALFORMED as fault:
+            cluster.unreadable.append(f"node {stored.get('name')}: {fault!r}")
+        else:
+            _add_node(cluster, node, now)
     for document in jobs:
-        _add_job(cluster, documents.job_from_document(document), now)
+        try:
+            job = documents.job_from_document(document)
+        except _MALFORMED as fault:
+            cluster.unreadable.append(f"job {document.get('id')}: {fault!r}")
+        else:
+            _add_job(cluster, job, now)
     for node in cluster.nodes.values():
         node.revision = 1
     return cluster
