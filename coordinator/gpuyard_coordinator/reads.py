@@ -1,7 +1,7 @@
 """What a reader is shown of the committed state: jobs, nodes and the yard, as views."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gpuyard.errors import RequestError, UnknownThing
@@ -78,32 +78,22 @@ class Explainer:
         return {"code": code_text, "message": message, "since": job.queued_at}
 
 
-def live_page(
-    cluster: Cluster,
-    tenant: str | None,
-    keep: Callable[[Mapping[str, Any]], bool],
-    after: int,
-    limit: int,
-) -> tuple[list[JobView], str | None]:
-    """Up to `limit` unfinished jobs accepted after `after` (a submit_seq), oldest first, and the
-    cursor of the next page."""
+def live_views(cluster: Cluster, tenant: str | None, after: int) -> Iterator[tuple[int, JobView]]:
+    """Unfinished jobs accepted after `after` (a submit_seq), oldest first, each with its own."""
     words = Explainer(cluster)
-    jobs = sorted(
-        (
-            job
-            for job in cluster.jobs.values()
-            if job.submit_seq > after and (tenant is None or job.tenant == tenant)
-        ),
-        key=lambda job: job.submit_seq,
+    jobs = (
+        job
+        for job in cluster.jobs.values()
+        if job.submit_seq > after and (tenant is None or job.tenant == tenant)
     )
-    views: list[JobView] = []
-    for index, job in enumerate(jobs):
-        view = live_job(cluster, job, words)
-        if keep(view):
-            views.append(view)
-        if len(views) == limit and index + 1 < len(jobs):
-            return views, f"live:{job.submit_seq}"
-    return views, None
+    for job in sorted(jobs, key=lambda job: job.submit_seq):
+        yield job.submit_seq, live_job(cluster, job, words)
+
+
+def node_views(cluster: Cluster, after: str) -> Iterator[tuple[str, NodeView]]:
+    """Nodes after the name `after`, by name, each with its own."""
+    for name in sorted(name for name in cluster.nodes if name > after):
+        yield name, show_node(cluster, cluster.nodes[name])
 
 
 def matcher(arguments: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:

@@ -14,68 +14,31 @@ from typing import Any, Final, TypeVar, cast
 from structlog.typing import FilteringBoundLogger
 
 from gpuyard import __version__, codec, subjects
-from gpuyard.bus import Bus, Message, Subscription
-from gpuyard.errors import GpuyardError, InvalidJob, RequestError, Unavailable, UnknownThing
-from gpuyard.messages import ErrorReply, Event, JobDocument
+from gpuyard.bus import Bus, Message, Stored, Subscription
+from gpuyard.errors import (
+    GpuyardError,
+    ProtocolError,
+    RequestError,
+    UnknownThing,
+)
+from gpuyard.messages import Event, JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
 from gpuyard.views import JobView, job_detail
 from gpuyard_coordinator import reads
+from gpuyard_coordinator.calls import Body, Call, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
-from gpuyard_coordinator.core.effects import Outcome
 from gpuyard_coordinator.core.events import CancelRequested
 from gpuyard_coordinator.loop import Arrival, Leader, Query
+from gpuyard_coordinator.pages import PAGE_BYTES, fill
 from gpuyard_coordinator.store import Store
 from gpuyard_coordinator.submissions import Submission, read_submission
 
 MAX_WAIT_S: Final = 30.0
 DONE_PAGES_SEARCHED: Final = 20
-LOG_PAGE_BYTES: Final = 768 * 1024
-"""A reply must stay below the bus's message limit of 1 MiB."""
 T = TypeVar("T")
-Body = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Call:
-    """One request: who asks, what, and the future of its outcome where it changes something."""
-
-    message: Message
-    tenant: str
-    user: str
-    operation: str
-    arguments: Body
-    outcome: "asyncio.Future[Outcome] | None" = None
-
-    @property
-    def inbox(self) -> str:
-        return subjects.tenant_inbox(self.tenant, self.user)
-
-    def answer(self, outcome: Outcome) -> None:
-        if self.outcome is not None and not self.outcome.done():
-            self.outcome.set_result(outcome)
-
-    def text(self, name: str) -> str:
-        value = self.arguments.get(name)
-        if not isinstance(value, str) or not value:
-            raise RequestError(f"{name} is required and must be a text", field=name)
-        return value
-
-    def number(self, name: str, *, default: int, most: int) -> int:
-        value = self.arguments.get(name)
-        if value is None:
-            return default
-        if type(value) is not int or not 1 <= value <= most:
-            raise RequestError(f"{name} must be a number from 1 to {most}", field=name)
-        return value
-
-    def tenant_asked(self) -> str:
-        """The tenant a job is looked for in: the caller's own, or for operators the one named."""
-        if self.tenant != subjects.OPERATOR_TENANT:
-            return self.tenant
-        return str(self.arguments.get("tenant") or "default")
 
 
 @dataclass(slots=True)
@@ -253,24 +216,48 @@ class Services:
         kind, _, place = str(arguments.get("cursor") or "live:0").partition(":")
         position = int(place) if place.isdigit() else 0
         if kind == "live":
-            items, following = await self._read(
-                lambda cluster: reads.live_page(cluster, tenant, keep, position, limit)
+            items, last = await self._read(
+                lambda cluster: fill(
+                    (at for at in reads.live_views(cluster, tenant, position) if keep(at[1])),
+                    limit,
+                )
             )
-            if following is None and _wants_ended(arguments):
-                following = "done:0"
-            return {"v": 1, "items": items, "next": following}
-        documents, cursor = await self.store.list_done(tenant, cursor=position, limit=limit)
-        views = [view for document in documents if keep(view := reads.ended_job(document))]
-        return {"v": 1, "items": views, "next": None if cursor is None else f"done:{cursor}"}
+            ended = "done:0" if _wants_ended(arguments) else None
+            return {"v": 1, "items": items, "next": ended if last is None else f"live:{last}"}
+        return await self._ended_page(tenant, keep, position, limit)
+
+    async def _ended_page(
+        self,
+        tenant: str | None,
+        keep: Callable[[Mapping[str, Any]], bool],
+        position: int,
+        limit: int,
+    ) -> Body:
+        """Kept jobs in order of their end; a page with large specs is read again with fewer."""
+        while True:
+            documents, cursor = await self.store.list_done(tenant, cursor=position, limit=limit)
+            views = [view for document in documents if keep(view := reads.ended_job(document))]
+            fitting, _ = fill(((None, view) for view in views), limit)
+            if len(fitting) == len(views) or limit == 1:
+                return {
+                    "v": 1,
+                    "items": fitting,
+                    "next": None if cursor is None else f"done:{cursor}",
+                }
+            limit = max(1, limit // 2)
 
     async def _wait(self, call: Call) -> Body:
-        timeout_s = min(float(call.arguments.get("timeout_s") or MAX_WAIT_S), MAX_WAIT_S)
+        timeout_s = call.seconds("timeout_s", default=MAX_WAIT_S, most=MAX_WAIT_S)
         view, document = await self._find(call.tenant_asked(), call.text("id"))
         if view["ended_at"] is None:
             key = (document["tenant"], document["id"])
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(key, []).append(future)
+            waiting = self._waiting.setdefault(key, [])
+            waiting.append(future)
             await asyncio.wait({future}, timeout=timeout_s)
+            waiting.remove(future)
+            if not waiting and self._waiting.get(key) is waiting:
+                del self._waiting[key]
             view, _ = await self._find(*key)
         return {"v": 1, "job": view}
 
@@ -290,9 +277,9 @@ class Services:
             ),
             from_sequence=int(place) if place.isdigit() else 1,
             limit=call.number("limit", default=256, most=reads.MAX_PAGE),
-            max_bytes=LOG_PAGE_BYTES,
+            max_bytes=PAGE_BYTES,
         )
-        items = [codec.decode(stored.data, headers=stored.headers) for stored in page.messages]
+        items = [chunk for stored in page.messages if (chunk := _chunk(stored)) is not None]
         following = page.messages[-1].sequence + 1 if page.messages else None
         return {
             "v": 1,
@@ -300,19 +287,17 @@ class Services:
             "node": attempt["node"],
             "items": items,
             "next": None if following is None else str(following),
-            "complete": any(item["end"] for item in items),
+            "complete": any(item.get("end") for item in items),
         }
 
     async def _nodes(self, call: Call) -> Body:
         limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
         after = str(call.arguments.get("cursor") or "")
 
-        def read(cluster: Cluster) -> Body:
-            names = sorted(name for name in cluster.nodes if name > after)
-            items = [reads.show_node(cluster, cluster.nodes[name]) for name in names[:limit]]
-            return {"v": 1, "items": items, "next": names[limit - 1] if names[limit:] else None}
-
-        return await self._read(read)
+        items, last = await self._read(
+            lambda cluster: fill(reads.node_views(cluster, after), limit)
+        )
+        return {"v": 1, "items": items, "next": last}
 
     async def _node(self, call: Call) -> Body:
         name = call.text("name")
@@ -344,23 +329,14 @@ class Services:
         return {"v": 1, "version": __version__, "yard": self.leader.cluster.yard}
 
 
+def _chunk(stored: Stored) -> Body | None:
+    """A stored log chunk; None for what somebody else put on the subject."""
+    try:
+        return codec.decode(stored.data, headers=stored.headers)
+    except ProtocolError:
+        return None
+
+
 def _wants_ended(arguments: Mapping[str, Any]) -> bool:
     asked = set(arguments.get("state") or ())
     return bool(arguments.get("all")) or bool(asked & {str(state) for state in FINAL_STATES})
-
-
-def error_reply(error: GpuyardError) -> tuple[Body, dict[str, str]]:
-    """The body and headers of a refused request; nothing of our own insides crosses the wire."""
-    code = error.code if isinstance(error, RequestError | Unavailable) else "invalid"
-    body: ErrorReply = {
-        "v": 1,
-        "error": {
-            "code": code,
-            "message": str(error),
-            "field": error.field if isinstance(error, RequestError) else None,
-            "hint": error.hint if isinstance(error, RequestError) else None,
-        },
-    }
-    if isinstance(error, InvalidJob):
-        body["error"]["errors"] = [fault.as_dict() for fault in error.faults]
-    return dict(body), {"Nats-Service-Error-Code": code, "Nats-Service-Error": str(error)[:200]}

@@ -31,7 +31,7 @@ class Checkpoints(RuleBasedStateMachine):
     )
     def commit(self, changes: dict[str, bool], out: bool) -> None:
         while self.pending.taken_over:
-            self.checkpoint(3, is_stored=True, is_heard_of=True)
+            self.checkpoint(3, 5, is_stored=True, is_heard_of=True)
         self.number += 1
         body = b"%d" % self.number
         writes = [put(key, body) if kept else delete(key) for key, kept in changes.items()]
@@ -42,19 +42,24 @@ class Checkpoints(RuleBasedStateMachine):
         self.logs[number] = writes
         self.pending.add(writes, number)
         apply(self.state, writes)
+        self.forgotten -= {write.key for write in writes}
 
     @rule(data=st.data())
-    def relay(self, data: st.DataObject) -> None:
-        outs = sorted(key for key in self.state if key.startswith("out."))
-        if outs:
-            key = data.draw(st.sampled_from(outs))
+    def forget(self, data: st.DataObject) -> None:
+        if self.state:
+            key = data.draw(st.sampled_from(sorted(self.state)))
             del self.state[key]
             self.forgotten.add(key)
             self.pending.add([delete(key)], None)
 
-    @rule(count=st.integers(1, 5), is_stored=st.booleans(), is_heard_of=st.booleans())
-    def checkpoint(self, count: int, is_stored: bool, is_heard_of: bool) -> None:
-        part = self.pending.part(max_messages=count, max_bytes=10**6)
+    @rule(
+        count=st.integers(1, 9),
+        size=st.integers(1, 5),
+        is_stored=st.booleans(),
+        is_heard_of=st.booleans(),
+    )
+    def checkpoint(self, count: int, size: int, is_stored: bool, is_heard_of: bool) -> None:
+        part = self.pending.part(max_messages=count, max_bytes=size * MESSAGE_BYTES)
         assert part.is_empty == (not len(self.pending))
         assert len(part.writes) + len(part.logs) <= count
         self.pending.note_sent(part)
@@ -159,3 +164,15 @@ def test_a_part_has_at_least_one_write_and_stays_below_its_size() -> None:
     assert sizes == [(2, 2)] * 5
     pending.add([put("job.1", b"x" * 5000)], (5, 11))
     assert pending.part(max_messages=100, max_bytes=1400).is_whole
+
+
+def test_a_key_that_is_written_again_after_it_was_forgotten_keeps_its_record() -> None:
+    pending = Pending()
+    pending.add([put("job.1", b"x")], (5, 1))
+    pending.add([delete("job.2")], None)
+    pending.add([put("job.2", b"x")], (5, 2))
+
+    part = pending.part(max_messages=100, max_bytes=2 * MESSAGE_BYTES)
+
+    assert part.writes == [put("job.1", b"x")]
+    assert part.logs == [(5, 1)]

@@ -8,6 +8,7 @@ import pytest
 from gpuyard.errors import RequestError, UnknownThing
 from gpuyard.views import JobView
 from gpuyard_coordinator import reads
+from gpuyard_coordinator.pages import fill
 from gpuyard_coordinator.reads import Explainer
 from tests.support.yard import Yard
 
@@ -94,15 +95,23 @@ def test_pages_hold_every_unfinished_job_once_and_say_when_they_end() -> None:
     yard.submit("theirs", tenant="other")
     seen, after = [], 0
     while True:
-        items, cursor = reads.live_page(yard.cluster, "default", lambda _: True, after, 3)
+        items, last = fill(reads.live_views(yard.cluster, "default", after), 3)
         seen += [item["id"] for item in items]
-        if cursor is None:
+        if last is None:
             break
-        after = int(cursor.removeprefix("live:"))
+        after = last
 
     assert seen == [f"job{n:03}" for n in range(7)]
-    everyone, _ = reads.live_page(yard.cluster, None, lambda _: True, 0, 100)
+    everyone, _ = fill(reads.live_views(yard.cluster, None, 0), 100)
     assert len(everyone) == 8
+
+
+def test_a_page_stays_below_the_message_limit() -> None:
+    views = [(n, {"text": "x" * 300_000}) for n in range(5)]
+    first, last = fill(views, 100)
+    assert (len(first), last) == (2, 1)
+    assert fill([(0, {"text": "x" * 2_000_000})], 100) == ([{"text": "x" * 2_000_000}], None)
+    assert fill([], 10) == ([], None)
 
 
 def test_filters_by_state_user_name_and_time() -> None:

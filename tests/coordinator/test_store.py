@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Publication, Sizes, Undecided, connect, ensure_streams
+from gpuyard.bus import Bus, Publication, Sizes, Stored, Undecided, connect, ensure_streams
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
 from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
+from gpuyard_coordinator.store.records import encode_wal
 from tests.shared.golden_examples import JOB_DOCUMENT, NODE_DOCUMENT, OUT_RECORD
 from tests.support.nats_server import NatsServer
 from tests.support.state_bucket import Network, committed, lead, wal_keys
@@ -188,6 +189,43 @@ async def test_a_deposed_leader_learns_that_its_last_commit_was_not_stored(
     assert await committed(bus) == {}
 
 
+async def test_a_commit_that_arrives_just_before_the_next_leader_is_found(
+    bus: Bus, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(bus.jetstream, token=await lead(bus))
+    await store.commit([put("job.b.1", {"n": 0})])
+    last, epoch = bus.jetstream.last, subjects.state(subjects.EPOCH_KEY)
+
+    async def deposing(stream: str, subject: str) -> Stored | None:
+        if subject == epoch:
+            monkeypatch.undo()
+            await bus.jetstream.publish(network.records[-1])
+            await lead(bus)
+        return await last(stream, subject)
+
+    monkeypatch.setattr(bus.jetstream, "last", deposing)
+    network.lost_messages = [Unavailable("it is still on its way")]
+
+    assert await store.commit(SMALL) > 0
+    assert set(await committed(bus)) == {"job.a.1", "job.a.2", "job.b.1"}
+
+
+async def test_an_epoch_that_comes_again_in_a_restored_stream_voids_nothing(bus: Bus) -> None:
+    epoch = await last_sequence(bus) + 3
+    for n in (1, 2):
+        body = encode_wal([put("job.a.1", {"n": n})])
+        await bus.jetstream.publish(Publication(subjects.state(subjects.wal_key(epoch, n)), body))
+    token = await lead(bus)
+    assert token[1] == epoch
+    store = Store(bus.jetstream, token=token)
+    assert await jobs(store) == [{"n": 2}]
+    await store.checkpoint()
+
+    await store.commit([put("job.a.1", {"n": 3})])
+
+    assert await jobs(Store(bus.jetstream, token=await lead(bus))) == [{"n": 3}]
+
+
 async def test_a_late_copy_of_a_batch_is_refused(bus: Bus, network: Network) -> None:
     store = Store(bus.jetstream, token=await lead(bus))
     await store.commit(LARGE)
@@ -206,21 +244,22 @@ async def test_a_late_copy_of_a_record_changes_nothing(
     store = Store(bus.jetstream, token=await lead(bus))
     await store.commit([put("job.a.1", JOB_DOCUMENT), put("job.a.2", JOB_DOCUMENT)])
     await store.commit([put("job.a.1", {"n": 2}), delete("job.a.2")])
-    for _ in range(2):
-        # A copy of what is still to be checkpointed, and then one of what is in the bucket.
+    for n in (3, 4):
+        # Copies of what is still to be checkpointed, and then of what was.
         for record in network.records[:2]:
             # The server forgets an id after a while; it cannot then know the copy by it.
             await network.repeat(record if is_known else replace(record, message_id=None))
-        assert await jobs(Store(bus.jetstream)) == [{"n": 2}]
+        assert await jobs(Store(bus.jetstream)) == [{"n": n - 1}]
+        await store.commit([put("job.a.1", {"n": n})])
         assert await store.checkpoint()
     assert len(await wal_keys(bus)) == (0 if is_known else 2)
 
     leader = Store(bus.jetstream, token=await lead(bus))
-    assert await jobs(leader) == [{"n": 2}]
+    assert await jobs(leader) == [{"n": 4}]
     await leader.commit([put("job.b.1", {"n": 1})])
     await leader.checkpoint()
     assert await wal_keys(bus) == []
-    assert await jobs(Store(bus.jetstream)) == [{"n": 2}, {"n": 1}]
+    assert await jobs(Store(bus.jetstream)) == [{"n": 4}, {"n": 1}]
 
 
 async def test_commits_wait_through_a_kill_and_none_is_lost(

@@ -175,10 +175,18 @@ def after_failure(
     failing_s = now - seen.failing_since
     give_up_s = PULL_GIVE_UP_S if step == "prepare" else GIVE_UP_S
     if not fault.temporary or failing_s >= give_up_s:
-        return End(Result(str(fault.reason), None, str(fault), rfc3339(here.wall)))
-    seen.failure = str(fault)
+        return End(Result(str(fault.reason), None, _told(seen, step, fault), rfc3339(here.wall)))
+    seen.failure = _told(seen, step, fault)
     seen.retry_at = now + min(max(_FIRST_RETRY_S, failing_s), _LAST_RETRY_S)
     return None
+
+
+def _told(seen: Attempt, step: str, fault: RuntimeFailure) -> str:
+    """A failure in one line; one of an image names it."""
+    image = "" if seen.entry is None else str(seen.entry["spec"].get("image", ""))
+    if step == "prepare" and image not in str(fault):
+        return f"{image}: {fault}"
+    return str(fault)
 
 
 def _after_end(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:

@@ -278,7 +278,7 @@ def test_a_failure_for_good_is_an_end() -> None:
     fault = failure("no_space", temporary=False)
     end = after_failure(attempt(entry()), "prepare", fault, here(), 0)
     assert end is not None
-    assert end.result.reason == "no_space"
+    assert (end.result.reason, end.result.message) == ("no_space", "busybox: refused")
 
 
 def test_a_grant_that_is_here_starts() -> None:
