@@ -300,7 +300,10 @@ def _unlaunched(memory: Memory, record: Mapping[str, Any]) -> None:
 
 
 def _started(memory: Memory, record: Mapping[str, Any]) -> None:
-    memory.attempt(_key(record)).started = Started(
+    attempt = memory.attempt(_key(record))
+    # A container that was found, not launched, by this journal's agent was started all the same.
+    attempt.launched = attempt.launched or record["boot"]
+    attempt.started = Started(
         container_id=record["container_id"],
         image_digest=record["image_digest"],
         started_at=record["started_at"],

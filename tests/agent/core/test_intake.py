@@ -15,7 +15,7 @@ from gpuyard_agent.core.intake import (
     take_listing,
     token_records,
 )
-from gpuyard_agent.core.state import Memory, Record
+from gpuyard_agent.core.state import Memory, Record, started_record
 from tests.support.agent_builders import (
     BOOT,
     NODE,
@@ -30,6 +30,7 @@ from tests.support.agent_builders import (
     key,
     parsed,
     seen,
+    started,
     stop,
 )
 
@@ -141,6 +142,18 @@ def test_a_restored_yard_may_name_what_ended_long_ago() -> None:
     result = known.attempts[key("ran-to-its-end")].result
     assert result is not None
     assert result.reason == "runtime_lost"
+
+
+def test_what_was_found_running_counts_as_started_for_good() -> None:
+    """Taken over without a journal, gone before the next restart: it must not be started again."""
+    fresh = Memory(yard=YARD)
+    take_listing(fresh, [seen("a")], absent=[])
+    fresh.apply(started_record(key("a"), started()))
+    take(fresh, parsed(entry("a")))
+    again = Memory()
+    for record in fresh.snapshot():
+        again.apply(record)
+    assert again.attempts[key("a")].launched == BOOT
 
 
 def test_adopting_ends_when_the_last_unnamed_attempt_has_ended() -> None:

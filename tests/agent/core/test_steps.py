@@ -3,6 +3,7 @@
 import pytest
 
 from gpuyard.errors import RuntimeFailure
+from gpuyard.messages import STALE_INVENTORY
 from gpuyard_agent.core.containers import Status
 from gpuyard_agent.core.policy import NodePolicy
 from gpuyard_agent.core.steps import (
@@ -10,7 +11,6 @@ from gpuyard_agent.core.steps import (
     CONFIRMATIONS,
     GIVE_UP_S,
     KILL_AGAIN_S,
-    STALE_INVENTORY,
     AbandonPrepare,
     Accept,
     End,
