@@ -9,47 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from reference import bus, cli, job, reasons, settings
+
 from gpuyard.model.job import JobSpec
-from gpuyard.model.node import NODE_REASONS
-from gpuyard.model.reasons import REASONS
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
-_RETRY_WORDS: Final = {
-    "never": "never",
-    "if_asked": "if `retries` ask for it",
-    "elsewhere": "free on other nodes while no container started, else if `retries` ask for it",
-}
-
-
-def end_reasons() -> str:
-    """One row per end reason: owner, retry class, exit code."""
-    lines = [
-        "# End reasons",
-        "",
-        "Why a job is over. The list is closed; a job's `reason` is one of these.",
-        "",
-        "| reason | means | whose matter | tried again | exit code of `gpuyard run` |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for reason, row in REASONS.items():
-        code = "the container's own" if row.exit_code is None else str(row.exit_code)
-        retry = _RETRY_WORDS[row.retry]
-        lines.append(f"| `{reason}` | {row.text} | {row.owner} | {retry} | {code} |")
-    return "\n".join([*lines, ""])
-
-
-def node_reasons() -> str:
-    """One row per reason that keeps work off a node or a GPU."""
-    lines = [
-        "# Node reasons",
-        "",
-        "Why a node, or one GPU of it, takes no work; the `code` in `gpuyard nodes --json`.",
-        "",
-        "| code | means |",
-        "| --- | --- |",
-    ]
-    lines += [f"| `{code}` | {text} |" for code, text in NODE_REASONS.items()]
-    return "\n".join([*lines, ""])
 
 
 def job_schema() -> str:
@@ -58,9 +22,15 @@ def job_schema() -> str:
 
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
-    "end-reasons.md": end_reasons,
-    "node-reasons.md": node_reasons,
+    "api.md": bus.api_page,
+    "cli.md": cli.cli_page,
+    "end-reasons.md": reasons.end_reasons_page,
+    "events.md": bus.events_page,
+    "exit-codes.md": reasons.exit_codes_page,
+    "job.md": job.job_page,
     "job.schema.json": job_schema,
+    "node-reasons.md": reasons.node_reasons_page,
+    "settings.md": settings.settings_page,
 }
 
 

@@ -175,6 +175,7 @@ class Daemon:
             settings=settings,
             jobs=snapshot.jobs,
             nodes=snapshot.nodes,
+            tenants=snapshot.tenants,
             now=self.clock.now(),
         )
         return Leader(

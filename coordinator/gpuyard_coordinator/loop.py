@@ -167,6 +167,10 @@ class Leader:
         for name in sorted(effects.nodes):
             node = documents.node_document(cluster.nodes[name])
             writes.append(put(subjects.node_key(name), dict(node)))
+        writes += [delete(subjects.node_key(name)) for name in sorted(effects.forgotten)]
+        for name in sorted(effects.tenants):
+            tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
+            writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
         records = list(_records(effects.out))
         for n, record in enumerate(records, self.next_out):
             writes.append(put(subjects.out_key(n), {"v": 1, "messages": record}))
@@ -231,7 +235,8 @@ class Leader:
 
 
 def _size(effects: Effects) -> int:
-    return len(effects.jobs) + 2 * len(effects.done) + len(effects.nodes)
+    stored = len(effects.nodes) + len(effects.forgotten) + len(effects.tenants)
+    return len(effects.jobs) + 2 * len(effects.done) + stored
 
 
 async def _with_known(arrival: Arrival) -> Event:
@@ -246,7 +251,7 @@ def _records(out: list[OutMessage]) -> list[list[OutMessage]]:
     records: list[list[OutMessage]] = []
     size = OUT_RECORD_BYTES
     for message in out:
-        size += 300 + len(str(message["body"]["data"])) + len(message["body"]["message"] or "")
+        size += len(str(message["body"]))
         if size >= OUT_RECORD_BYTES:
             records.append([])
             size = 0

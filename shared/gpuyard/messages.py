@@ -300,6 +300,9 @@ class NodeDocument(TypedDict):
     boot_id: str
     scheduling: str
     scheduling_reason: str | None
+    drain_deadline_at: NotRequired[str | None]
+    cordons: NotRequired[dict[str, list[str | None]]]
+    """(reason, since) by UUID of each cordoned GPU."""
     facts: NodeFacts
     generation: int
     last_beat_at: str | None

@@ -317,3 +317,71 @@ def node_view(
         "gpus": gpus,
         "links": [dict(link) for link in facts["links"]],
     }
+
+
+class LimitView(TypedDict):
+    """A limit that binds, in its own unit."""
+
+    scope: str
+    name: str
+    used: float
+    asked: float
+    max: float
+
+
+class FullVerdict(TypedDict):
+    code: str
+    message: str
+    since: str | None
+    counts: dict[str, int]
+    """Nodes by the code that binds there."""
+    limit: LimitView | None
+    impossible_now: bool
+    """True where no known node could ever hold the job."""
+
+
+class ReasonView(TypedDict):
+    code: str
+    asked: int | None
+    have: int | None
+
+
+class NodeFit(TypedDict):
+    name: str
+    fits: bool
+    reasons: list[ReasonView]
+
+
+class WhyView(TypedDict):
+    """`gpuyard why --json` (INTERFACES table D); `job` and `state` are None for a dry run."""
+
+    v: int
+    job: str | None
+    state: str | None
+    verdict: FullVerdict | None
+    nodes: list[NodeFit]
+    changes: list[dict[str, Any]]
+    """Each with `kind` and `text`, and what else that kind has."""
+
+
+class TenantUse(TypedDict):
+    gpus: float
+    gpu_memory_gib: float
+    running_jobs: int
+    queued_jobs: int
+
+
+class TenantView(TypedDict):
+    """One element of `gpuyard tenants --json`."""
+
+    v: int
+    tenant: str
+    exists: bool
+    """False for a tenant that has jobs and no document: it is not limited."""
+    limits: dict[str, Any]
+    per_job: dict[str, Any]
+    models: list[str] | None
+    share_across_tenants: bool
+    used: TenantUse
+    over: list[str]
+    """Names of the limits below the use."""

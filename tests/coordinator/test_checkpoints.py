@@ -3,12 +3,13 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Sizes, StreamRefusal, connect, ensure_streams
+from gpuyard.bus import Bus, Publication, Sizes, StreamRefusal, connect, ensure_streams
 from gpuyard.errors import Unavailable
 from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
 from gpuyard_coordinator.store.bucket import (
@@ -43,8 +44,12 @@ def contents(*commits: list[Write]) -> dict[str, bytes]:
 
 async def seen_by_next_leader(bus: Bus) -> tuple[Store, list[int]]:
     store = Store(bus.jetstream, token=await lead(bus))
-    snapshot = await store.snapshot()
-    return store, [dict(document)["n"] for document in snapshot.jobs]
+    return store, await numbers(store)
+
+
+async def numbers(store: Store) -> list[int]:
+    documents: list[Any] = list((await store.snapshot()).jobs)
+    return sorted(document["n"] for document in documents)
 
 
 async def test_what_no_checkpoint_has_moved_is_replayed_by_the_next_leader(bus: Bus) -> None:
@@ -57,7 +62,7 @@ async def test_what_no_checkpoint_has_moved_is_replayed_by_the_next_leader(bus: 
 
     second, found = await seen_by_next_leader(bus)
 
-    assert sorted(found) == [2, 3]
+    assert found == [2, 3]
     assert await second.checkpoint()
     assert await stored_keys(bus) == {
         "job.a.1": codec.encode({"n": 2}),
@@ -97,7 +102,7 @@ async def test_a_crash_between_the_parts_of_a_checkpoint_loses_nothing(
 
     second, found = await seen_by_next_leader(bus)
 
-    assert sorted(found) == sorted(codec.decode(d)["n"] for d in contents(*commits).values())
+    assert found == sorted(codec.decode(d)["n"] for d in contents(*commits).values())
     commits.append(jobs(3, 200))
     await second.commit(commits[-1])
     assert await committed(bus) == contents(*commits)
@@ -163,7 +168,7 @@ async def test_a_late_copy_of_a_checkpoint_undoes_nothing(bus: Bus, network: Net
     expected = contents(jobs(3, 1), jobs(1, 2))
     del expected["job.a.1"]
     assert await committed(bus) == expected
-    assert sorted(dict(j)["n"] for j in (await Store(bus.jetstream).snapshot()).jobs) == [1, 2]
+    assert await numbers(Store(bus.jetstream)) == [1, 2]
     assert await store.checkpoint()
     assert await stored_keys(bus) == expected
 
@@ -206,6 +211,7 @@ async def test_ended_jobs_are_seen_before_any_checkpoint(bus: Bus) -> None:
         found, cursor = [], 0
         while True:
             page, following = await store.list_done("a", cursor=cursor, limit=limit)
+            assert len(page) <= limit
             found += [(job["id"], job["reason"]) for job in page]
             if following is None:
                 return found
@@ -219,8 +225,8 @@ async def test_ended_jobs_are_seen_before_any_checkpoint(bus: Bus) -> None:
     expected = [("j2", "done"), ("j3", "done"), ("j1", "again")]
 
     for _ in range(2):
-        assert await listed(1) == expected
-        assert await listed(100) == expected
+        for limit in (1, 2, 3, 100):
+            assert await listed(limit) == expected
         assert len((await store.list_done(None))[0]) == 4
         assert await store.get_done("a", "j0") is None
         kept = await store.get_done("a", "j1")
@@ -237,6 +243,29 @@ async def test_a_page_that_is_read_during_a_checkpoint_misses_nothing(bus: Bus) 
         (page, following), _ = await asyncio.gather(store.list_done("a"), store.checkpoint())
         assert following is None
         assert sorted(job["id"] for job in page) == sorted(f"j{k}" for k in range(n + 1))
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 7])
+async def test_pages_go_on_where_they_were_after_a_checkpoint(bus: Bus, limit: int) -> None:
+    store = Store(bus.jetstream, token=await lead(bus))
+    for n in range(20):
+        document = {**JOB_DOCUMENT, "tenant": "a", "id": f"j{n}"}
+        other = {**JOB_DOCUMENT, "tenant": "b", "id": f"j{n}"}
+        await store.commit([put(f"done.a.j{n}", document), put(f"done.b.j{n}", other)])
+        if n == 4:
+            await store.checkpoint()
+
+    found, cursor = list[str](), 0
+    while True:
+        page, following = await store.list_done("a", cursor=cursor, limit=limit)
+        found += [job["id"] for job in page]
+        if len(found) > 9:
+            await store.checkpoint()
+        if following is None:
+            break
+        cursor = following
+
+    assert found == [f"j{n}" for n in range(20)]
 
 
 async def test_when_a_checkpoint_is_due(bus: Bus) -> None:
@@ -295,10 +324,13 @@ class Walk:
         await self.store.checkpoint()
 
     async def late_copy(self, number: int) -> None:
-        for sent in (self.network.records, self.network.batches):
-            if sent:
-                copy = self.network.repeat(self.dice.choice(sent))
-                await asyncio.gather(copy, return_exceptions=True)
+        if self.network.records:
+            await self.deliver(self.dice.choice(self.network.records))
+        if self.network.batches:
+            await self.deliver(self.dice.choice(self.network.batches))
+
+    async def deliver(self, copy: Publication | Sequence[Publication]) -> None:
+        await asyncio.gather(self.network.repeat(copy), return_exceptions=True)
 
     async def take_over(self, number: int) -> None:
         self.store = Store(self.bus.jetstream, token=await lead(self.bus))

@@ -136,12 +136,18 @@ def _check_attempts(job: Job) -> None:
 
 
 def _comparable(job: Job) -> Job:
-    """Without what is a leader's own: when a document first named an attempt, the last pull."""
+    """Without what is a leader's own: when a document first named an attempt, the last pull, and
+    the memory that its grant stands for."""
     own = Attempt(0, "", "", "", 0, [], "")
     return replace(
         job,
         attempts=[
-            replace(attempt, introduced=own.introduced, pull_reported=own.pull_reported)
+            replace(
+                attempt,
+                introduced=own.introduced,
+                pull_reported=own.pull_reported,
+                gpu_memory_mib=own.gpu_memory_mib,
+            )
             for attempt in job.attempts
         ],
     )

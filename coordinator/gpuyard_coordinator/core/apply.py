@@ -6,11 +6,11 @@ in with them.
 
 from typing import assert_never
 
-from gpuyard.errors import Conflict, InvalidJob, TooLarge, UnknownThing
+from gpuyard.errors import Conflict, FieldFault, InvalidJob, TooLarge, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
-from gpuyard_coordinator.core import beats, documents, lifecycle
+from gpuyard_coordinator.core import beats, documents, lifecycle, operations, quota, tenancy
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import (
@@ -18,9 +18,12 @@ from gpuyard_coordinator.core.events import (
     CancelRequested,
     Event,
     NodeBeat,
+    NodeOrder,
     Refused,
     StillQueued,
     Submitted,
+    TenantApplied,
+    TenantDeleted,
     Tick,
 )
 from gpuyard_coordinator.core.state import Job, Now, Shape
@@ -40,6 +43,10 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             _cancel(cluster, event, now, effects)
         case NodeBeat():
             beats.apply_beat(cluster, event, now, effects)
+        case NodeOrder():
+            operations.apply_order(cluster, event, now, effects)
+        case TenantApplied() | TenantDeleted():
+            tenancy.apply_tenant(cluster, event, now, effects)
         case Assigned():
             job, node = cluster.jobs[event.tenant, event.job], cluster.nodes[event.node]
             lifecycle.assign(cluster, job, node, event.gpus, now=now, effects=effects)
@@ -49,6 +56,7 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             effects.emit(job, EventKind.QUEUED, now, message=event.message, data=data)
         case Tick():
             beats.judge_lateness(cluster, now, effects)
+            operations.judge_drains(cluster, now, effects)
         case _:
             assert_never(event)
 
@@ -68,11 +76,19 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         )
         _answer_repeat(event, same=is_same, now=now, effects=effects)
         return
-    job = _new_job(cluster, event, now)
+    if refusal := _limits_refuse(cluster, event):
+        reason, fault = refusal
+        refused = Refused(
+            event.tenant, event.user, event.id, (fault,), event.spec, event.sequence, ref=event.ref
+        )
+        _refuse(cluster, refused, now, effects, reason=reason)
+        return
+    job, notes = _new_job(cluster, event, now)
     cluster.jobs[key] = job
     cluster.recently_done.pop(key, None)
     effects.done.pop(key, None)
-    effects.emit(job, EventKind.ACCEPTED, now, message=event.note, actor=event.user)
+    message = "; ".join(notes) or None
+    effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user)
     effects.outcomes.append(Outcome(event.ref, key=key))
     if done is not None and done["state"] == JobState.CANCELLED:
         lifecycle.end_job(
@@ -93,21 +109,34 @@ def _may_be_replaced(done: JobDocument) -> bool:
     return not done["spec_sha256"]
 
 
-def _new_job(cluster: Cluster, event: Submitted, now: Now) -> Job:
+def _limits_refuse(cluster: Cluster, event: Submitted) -> tuple[EndReason, FieldFault] | None:
+    """What the tenant's document refuses at once, for good or while its queue is full."""
+    document = cluster.tenants.get(event.tenant)
+    spec, _ = quota.with_defaults(event.spec, document)
+    shape = documents.shape_of(spec, event.tenant, document)
+    queued = cluster.queue.waiting[event.tenant]
+    return quota.refusal(event.tenant, document, spec, shape, queued)
+
+
+def _new_job(cluster: Cluster, event: Submitted, now: Now) -> tuple[Job, list[str]]:
+    """The job with what its tenant's document adds, and words for the submitter."""
     sequence = cluster.next_submit_seq
     cluster.next_submit_seq += 1
-    return Job(
+    document = cluster.tenants.get(event.tenant)
+    spec, notes = quota.with_defaults(event.spec, document)
+    job = Job(
         tenant=event.tenant,
         id=event.id,
         user=event.user,
         user_verified=event.user_verified,
-        spec=event.spec,
+        spec=spec,
         spec_sha256=event.spec_sha256,
-        shape=documents.shape_of(event.spec),
-        priority=int(event.spec.get("priority", 50)),
+        shape=documents.shape_of(spec, event.tenant, document),
+        priority=int(spec.get("priority", 50)),
         submitted_at=now.at,
         submit_seq=sequence,
     )
+    return job, [event.note, *notes] if event.note else notes
 
 
 def _answer_repeat(event: Submitted, *, same: bool, now: Now, effects: Effects) -> None:
@@ -121,18 +150,27 @@ def _answer_repeat(event: Submitted, *, same: bool, now: Now, effects: Effects) 
     effects.outcomes.append(Outcome(event.ref, error=error))
 
 
-def _refuse(cluster: Cluster, event: Refused, now: Now, effects: Effects) -> None:
+def _refuse(
+    cluster: Cluster,
+    event: Refused,
+    now: Now,
+    effects: Effects,
+    *,
+    reason: EndReason = EndReason.INVALID,
+) -> None:
     key = (event.tenant, event.id)
     done = _done(cluster, event.tenant, event.id, event.known)
     faults = [fault.as_dict() for fault in event.faults]
-    effects.reject(event.tenant, event.id, event.sequence, faults, now, actor=event.user)
+    effects.reject(
+        event.tenant, event.id, event.sequence, faults, now, actor=event.user, reason=reason
+    )
     is_large = any(fault.code == TooLarge.code for fault in event.faults)
     error = InvalidJob(event.faults, code=TooLarge.code if is_large else None)
     effects.outcomes.append(Outcome(event.ref, error=error))
     if key in cluster.jobs or (done is not None and not _may_be_replaced(done)):
         return
     record = _record(event.tenant, event.id, event.user, JobState.FAILED, now)
-    record["reason"] = EndReason.INVALID
+    record["reason"] = reason
     record["message"] = "; ".join(str(fault) for fault in event.faults)
     record["spec"] = event.spec
     effects.done[key] = record

@@ -181,6 +181,7 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
             continue
         ends += is_end
         _take_report(cluster, beat, held, report, now=now, effects=effects)
+    _take_strangers(node, beat, effects)
     if beat["adopting"]:
         return
     for key, (job, attempt) in list(node.attempts.items()):
@@ -188,6 +189,22 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
         if proof is not None and _has_room(ends, effects):
             ends += 1
             _end_unreported(cluster, job, attempt, proof, now=now, effects=effects)
+
+
+def _take_strangers(node: Node, beat: Beat, effects: Effects) -> None:
+    """An adopting agent stops nothing by itself: what nobody wants is refused by name, until it
+    is over."""
+    asked = {
+        (report["tenant"], report["job"], report["attempt"])
+        for report in beat["attempts"]
+        if report["state"] != "ended"
+    }
+    strangers = asked - set(node.attempts)
+    refused = strangers if beat["adopting"] else node.refused & strangers
+    if refused != node.refused:
+        node.refused = refused
+        ledger.wanted_changed(node)
+        effects.wanted.add(node.name)
 
 
 def _has_room(ends: int, effects: Effects) -> bool:

@@ -1,7 +1,7 @@
 """Between the core's nouns and the documents that are stored or sent; nothing is decided here."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,11 +12,12 @@ from gpuyard.messages import (
     WantedDocument,
     WantedEntry,
 )
+from gpuyard.model import where
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, JobState, Scheduling
 from gpuyard.model.verdicts import Verdict
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import Attempt, Job, Node, Shape
+from gpuyard_coordinator.core.state import Attempt, AttemptRef, Cordon, Job, Node, Shape
 
 DEFAULT_GRACE_S: Final = 30.0
 NO_FAULT_OF_THE_JOB: Final = "before the container started, no fault of the job; not charged"
@@ -32,8 +33,10 @@ def grace_s(spec: dict[str, Any]) -> float:
     return parse_duration_s(text) if text else DEFAULT_GRACE_S
 
 
-def shape_of(spec: dict[str, Any]) -> Shape:
-    """What placing a normalised spec depends on."""
+def shape_of(
+    spec: dict[str, Any], tenant: str = "", document: Mapping[str, Any] | None = None
+) -> Shape:
+    """What placing a normalised spec depends on, with what its tenant's `document` adds."""
     gpus = spec.get("gpus") or {}
     count, ids = int(gpus.get("count") or 0), tuple(gpus.get("ids") or ())
     devices = _GPUS_OF_ALL if gpus.get("all") else count + len(ids)
@@ -44,6 +47,14 @@ def shape_of(spec: dict[str, Any]) -> Shape:
         cpu_milli=round(float(spec.get("cpus") or 0) * 1000),
         memory_mib=int(spec.get("memory_mib") or 0),
         node=spec.get("node"),
+        tenant=tenant,
+        where=tuple(where.parse(line) for line in spec.get("where") or ()),
+        prefer=tuple(where.parse(line) for line in spec.get("prefer") or ()),
+        tolerate=tuple(spec.get("tolerate") or ()),
+        share_mib=gpus.get("memory_mib"),
+        share_core_percent=gpus.get("core_percent"),
+        models=None if (models := (document or {}).get("models")) is None else tuple(models),
+        is_shared_across_tenants=bool((document or {}).get("share_across_tenants")),
         document_kib=_document_kib(spec, devices),
     )
 
@@ -112,11 +123,15 @@ def _attempt_document(attempt: Attempt) -> AttemptDocument:
     }
 
 
-def job_from_document(document: JobDocument) -> Job:
-    """A stored job as it stood at its last commit; reads back equal to what was written."""
+def job_from_document(document: JobDocument, tenant: Mapping[str, Any] | None = None) -> Job:
+    """A stored job as it stood at its last commit; reads back equal to what was written.
+
+    `tenant` is the document of its tenant, if there is one.
+    """
     spec = document["spec"]
     attempts = [_attempt_from_document(attempt) for attempt in document["attempts"]]
-    shape = replace(shape_of(spec), excluded=failed_to_start(attempts))
+    shape = shape_of(spec, document["tenant"], tenant)
+    shape = replace(shape, excluded=failed_to_start(attempts))
     return Job(
         tenant=document["tenant"],
         id=document["id"],
@@ -174,6 +189,8 @@ def node_document(node: Node) -> NodeDocument:
         "boot_id": node.boot_id,
         "scheduling": str(node.scheduling),
         "scheduling_reason": node.scheduling_reason,
+        "drain_deadline_at": node.drain_deadline_at,
+        "cordons": {uuid: [*cordon] for uuid, cordon in node.cordons.items()},
         "facts": node.facts,
         "generation": node.generation,
         "last_beat_at": node.last_beat_at,
@@ -190,6 +207,11 @@ def node_from_document(document: NodeDocument) -> Node:
         generation=document["generation"],
         scheduling=Scheduling(document["scheduling"]),
         scheduling_reason=document["scheduling_reason"],
+        drain_deadline_at=document.get("drain_deadline_at"),
+        cordons={
+            uuid: Cordon(reason, since or "")
+            for uuid, (reason, since) in (document.get("cordons") or {}).items()
+        },
         last_beat_at=document["last_beat_at"],
     )
 
@@ -202,7 +224,29 @@ def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
         "node": node.name,
         "token": list(cluster.token),
         "revision": node.revision,
-        "entries": [_wanted_entry(job, attempt) for job, attempt in node.attempts.values()],
+        "entries": [
+            *(_wanted_entry(job, attempt) for job, attempt in node.attempts.values()),
+            *(_refusing_entry(node, key) for key in sorted(node.refused)),
+        ],
+    }
+
+
+def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
+    """Tells an adopting agent to end an attempt that nobody wants any more."""
+    tenant, job, attempt = key
+    return {
+        "tenant": tenant,
+        "job": job,
+        "attempt": attempt,
+        "user": "_",
+        "name": None,
+        "machine_id": node.machine_id,
+        "boot_id": node.boot_id,
+        "generation": node.generation,
+        "gpus": [],
+        "spec": {},
+        "spec_sha256": "",
+        "stop": {"reason": "cancelled", "signal": "SIGTERM", "grace_s": DEFAULT_GRACE_S},
     }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuyard import subjects
 from gpuyard.errors import RequestError
-from gpuyard.messages import Event, JobDocument, OutMessage
+from gpuyard.messages import AuditRecord, Event, JobDocument, OutMessage
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
@@ -14,10 +14,12 @@ from gpuyard_coordinator.core.state import Job, Now
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to whoever holds `ref`: a job's key, or an error."""
+    """The answer to whoever holds `ref`: what was changed, or an error."""
 
     ref: object
     key: JobKey | None = None
+    node: str | None = None
+    tenant: str | None = None
     error: RequestError | None = None
 
 
@@ -47,6 +49,10 @@ class Effects:
     outcomes: list[Outcome] = field(default_factory=list)
     beats: list[BeatOutcome] = field(default_factory=list)
     ended: list[JobKey] = field(default_factory=list)
+    forgotten: set[str] = field(default_factory=set)
+    """Nodes whose record is deleted."""
+    tenants: set[str] = field(default_factory=set)
+    """Tenants whose document is stored, or deleted where there is none any more."""
     kib: int = 0
     """About how large the documents are that this turn writes; a job counts at each change."""
 
@@ -83,6 +89,31 @@ class Effects:
         subject = subjects.event(job.tenant, job.id, kind, job.events)
         self.out.append({"subject": subject, "body": dict(body)})
 
+    def audit(
+        self,
+        actor: str,
+        action: str,
+        now: Now,
+        *,
+        tenant: str = "_",
+        before: Any = None,
+        after: Any = None,
+    ) -> None:
+        """A record of what an operator did, published with the events of its commit."""
+        body: AuditRecord = {
+            "v": 1,
+            "actor": actor,
+            "before": before,
+            "after": after,
+            "user": actor,
+            "namespace": tenant,
+            "gpu_request": None,
+            "actual_usage": None,
+            "timestamp": now.at,
+            "action": action,
+        }
+        self.out.append({"subject": subjects.audit(tenant, action), "body": dict(body)})
+
     def reject(
         self,
         tenant: str,
@@ -92,6 +123,7 @@ class Effects:
         now: Now,
         *,
         actor: str,
+        reason: EndReason = EndReason.INVALID,
     ) -> None:
         """The event of a refused submission, numbered by the submission's own sequence.
 
@@ -109,7 +141,7 @@ class Effects:
             "kind": str(EventKind.REJECTED),
             "state": str(JobState.FAILED),
             "node": None,
-            "reason": str(EndReason.INVALID),
+            "reason": str(reason),
             "message": "; ".join(str(fault["message"]) for fault in faults),
             "actor": actor,
             "data": {"errors": faults},

@@ -5,7 +5,7 @@ it back with the outcome.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gpuyard.errors import FieldFault
 from gpuyard.messages import Beat, JobDocument
@@ -81,8 +81,50 @@ class StillQueued:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeOrder:
+    """An operator's word on a node, or on one GPU of it where `gpu` is not None."""
+
+    action: Literal["cordon", "uncordon", "drain", "forget"]
+    node: str
+    actor: str
+    gpu: str | None = None
+    reason: str | None = None
+    deadline_at: str | None = None
+    """RFC 3339 UTC; when a drain ends what still runs."""
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantApplied:
+    """A tenant's document in its kept form."""
+
+    tenant: str
+    document: dict[str, Any]
+    actor: str
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantDeleted:
+    tenant: str
+    actor: str
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; lateness of beats is judged."""
 
 
-Event = Submitted | Refused | CancelRequested | NodeBeat | Assigned | StillQueued | Tick
+Event = (
+    Submitted
+    | Refused
+    | CancelRequested
+    | NodeBeat
+    | NodeOrder
+    | TenantApplied
+    | TenantDeleted
+    | Assigned
+    | StillQueued
+    | Tick
+)

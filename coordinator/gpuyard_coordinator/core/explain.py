@@ -3,13 +3,15 @@
 from collections import Counter
 
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import filters
+from gpuyard_coordinator.core import filters, quota
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.state import Shape
 
 V = VerdictCode
-_WITH_NUMBERS = frozenset({V.INSUFFICIENT_GPUS, V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY})
+_WITH_NUMBERS = frozenset(
+    {V.INSUFFICIENT_GPUS, V.INSUFFICIENT_GPU_MEMORY, V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY}
+)
 _UNITS = {V.INSUFFICIENT_CPU: 1000}
 
 
@@ -19,6 +21,8 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
     The code is the cause met on most nodes among those nearest to fitting; the message counts
     every cause: `0/3 nodes fit: 1 node_cordoned, 2 insufficient_gpus (asked 4, most free 2)`.
     """
+    if hit := binding_limit(cluster, shape):
+        return V.QUOTA_EXCEEDED, hit.text
     verdicts = [
         verdict
         for node in cluster.nodes.values()
@@ -36,6 +40,13 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
     if not filters.could_ever_run(cluster, shape):
         message += "; no known node could ever hold it"
     return _binding(counts), message
+
+
+def binding_limit(cluster: Cluster, shape: Shape) -> quota.LimitHit | None:
+    """The tenant's limit that keeps one more job of this shape waiting, whatever the nodes say."""
+    document = cluster.tenants.get(shape.tenant)
+    use = cluster.use_of(shape.tenant)
+    return quota.limit_hit(shape.tenant, document, use, quota.least_ask(shape))
 
 
 def _binding(counts: Counter[VerdictCode]) -> VerdictCode:

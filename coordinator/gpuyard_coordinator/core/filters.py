@@ -5,12 +5,16 @@ would do. `explain` counts them over the fleet; the placer uses the same answers
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
+from gpuyard.model import where
 from gpuyard.model.node import GpuSample
 from gpuyard.model.states import GpuHealth, NodeState, Scheduling
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.model.where import Condition
+from gpuyard_coordinator.core import ledger
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import DOCUMENT_KIB, WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
 
@@ -29,11 +33,14 @@ class NodeVerdict:
     have: int | None = None
 
 
-def node_block(node: Node) -> VerdictCode | None:
-    """What keeps every job off a node, whatever it asks."""
+def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:
+    """What keeps a job off a node whatever it asks, but for the cordons that it tolerates."""
     if node.state is NodeState.LOST:
         return V.NODE_LOST
-    if node.scheduling is not Scheduling.OPEN:
+    if node.scheduling is Scheduling.DRAINING:
+        return V.NODE_CORDONED
+    is_cordoned = node.scheduling is Scheduling.CORDONED
+    if is_cordoned and not where.tolerates(tolerate, node.scheduling_reason):
         return V.NODE_CORDONED
     if node.state is not NodeState.READY or not node.is_proven:
         return V.NODE_UNREADY
@@ -79,8 +86,73 @@ def free_gpus(node: Node, settings: Settings) -> list[str]:
     return [
         uuid
         for uuid, gpu in node.gpus.items()
-        if gpu.free_milli == WHOLE_GPU_MILLI and gpu_block(gpu, settings) is None
+        if gpu.free_milli == WHOLE_GPU_MILLI
+        and gpu.cordon is None
+        and gpu_block(gpu, settings) is None
     ]
+
+
+def matching(node: Node, shape: Shape) -> frozenset[str] | None:
+    """UUIDs that meet the job's lines and its tenant's models; None if the node itself fails a
+    line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
+    mask = (shape.where, shape.models)
+    if mask not in node.masks:
+        node.masks[mask] = _matching(node, shape)
+    found = node.masks[mask]
+    has_gpu_lines = any(where.is_per_gpu(condition) for condition in shape.where)
+    if found is not None and not found and has_gpu_lines and not shape.wants_gpus:
+        return None
+    return found
+
+
+def _matching(node: Node, shape: Shape) -> frozenset[str] | None:
+    labels = where.node_view(
+        node.facts["labels"], node.name, driver_version=node.facts["driver_version"]
+    )
+    per_gpu = [condition for condition in shape.where if where.is_per_gpu(condition)]
+    if not all(where.holds(c, labels) for c in shape.where if c not in per_gpu):
+        return None
+    return frozenset(
+        uuid
+        for uuid, gpu in node.gpus.items()
+        if is_allowed_model(gpu, shape)
+        and _holds_all(per_gpu, where.gpu_view(labels, gpu.facts["labels"], uuid))
+    )
+
+
+def _holds_all(conditions: Iterable[Condition], labels: Mapping[str, str]) -> bool:
+    return all(where.holds(condition, labels) for condition in conditions)
+
+
+def is_allowed_model(gpu: Gpu, shape: Shape) -> bool:
+    name = gpu.facts["labels"].get("gpu-name", "")
+    return shape.models is None or any(fnmatchcase(name, glob) for glob in shape.models)
+
+
+def preference(node: Node, shape: Shape) -> int:
+    """How many lines of `prefer` hold on a node; a `gpu-*` line if it holds on any GPU."""
+    labels = where.node_view(
+        node.facts["labels"], node.name, driver_version=node.facts["driver_version"]
+    )
+    views = [where.gpu_view(labels, gpu.facts["labels"], u) for u, gpu in node.gpus.items()]
+    return sum(
+        any(where.holds(c, view) for view in views)
+        if where.is_per_gpu(c)
+        else where.holds(c, labels)
+        for c in shape.prefer
+    )
+
+
+def takes_share(gpu: Gpu, shape: Shape, node: Node) -> bool:
+    """True if a share may sit on this GPU beside what is there: other tenants' shares only where
+    both sides allow it."""
+    return all(may_share(shape, node.attempts[key][0].shape) for key in gpu.grants)
+
+
+def may_share(one: Shape, other: Shape) -> bool:
+    """True if shares of these may sit on one GPU."""
+    is_open = one.is_shared_across_tenants and other.is_shared_across_tenants
+    return one.tenant == other.tenant or is_open
 
 
 def find_ids(node: Node, gpu_ids: Iterable[str]) -> list[str] | None:
@@ -133,40 +205,87 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
         return NodeVerdict(node.name, V.WHERE_MISMATCH)
     if node.name in shape.excluded:
         return NodeVerdict(node.name, V.NODE_UNREADY)
-    if code := node_block(node):
+    if code := node_block(node, shape.tolerate):
         return NodeVerdict(node.name, code)
+    if matching(node, shape) is None:
+        return NodeVerdict(node.name, V.WHERE_MISMATCH)
     if blocked := room_block(node, shape):
         return blocked
     return _why_no_gpus(node, shape, settings) if shape.wants_gpus else None
 
 
 def _why_no_gpus(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
-    free = free_gpus(node, settings)
-    if shape.gpu_ids:
-        named = find_ids(node, shape.gpu_ids)
-        if named is None:
-            return NodeVerdict(node.name, V.WHERE_MISMATCH)
-        if set(named) <= set(free):
-            return None
-        return _blocked_gpus(node, named, asked=len(named), free=len(free), settings=settings)
-    asked = max(len(node.gpus), 1) if shape.all_gpus else shape.gpus
-    if len(free) >= asked:
+    fits = matching(node, shape) or frozenset()
+    if not fits and node.gpus:
+        return NodeVerdict(node.name, _why_none_fits(node, shape))
+    if shape.is_share:
+        return _why_no_share(node, shape, fits, settings)
+    named = find_ids(node, shape.gpu_ids) if shape.gpu_ids else list(node.gpus)
+    if named is None or (shape.gpu_ids and not set(named) <= fits):
+        return NodeVerdict(node.name, V.WHERE_MISMATCH)
+    if shape.all_gpus and set(named) != fits:
+        return NodeVerdict(node.name, V.WHERE_MISMATCH)
+    asked = len(named) if shape.gpu_ids or shape.all_gpus else shape.gpus
+    pool = [uuid for uuid in named if uuid in fits]
+    free = [uuid for uuid in pool if _is_free(node, node.gpus[uuid], shape, settings)]
+    if len(free) >= max(asked, 1):
         return None
-    return _blocked_gpus(node, list(node.gpus), asked=asked, free=len(free), settings=settings)
+    return _blocked_gpus(node, pool, shape, asked=asked, free=len(free), settings=settings)
+
+
+def _why_none_fits(node: Node, shape: Shape) -> VerdictCode:
+    """The lines of `where` keep every GPU off, or else the tenant's models do."""
+    without_models = matching(node, replace(shape, models=None))
+    return V.MODEL_NOT_ALLOWED if without_models else V.WHERE_MISMATCH
+
+
+def _is_free(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
+    return (
+        is_sampled(node)
+        and gpu.free_milli == WHOLE_GPU_MILLI
+        and not is_cordoned(gpu, shape)
+        and gpu_block(gpu, settings) is None
+    )
+
+
+def is_cordoned(gpu: Gpu, shape: Shape) -> bool:
+    return gpu.cordon is not None and not where.tolerates(shape.tolerate, gpu.cordon.reason)
+
+
+def _why_no_share(
+    node: Node, shape: Shape, fits: frozenset[str], settings: Settings
+) -> NodeVerdict | None:
+    """Shares are asked for and answered in MiB of one GPU, or in milli-GPU where only a fraction
+    was asked for."""
+    most = asked = 0
+    for uuid in fits:
+        gpu = node.gpus[uuid]
+        granted = ledger.grant(gpu, shape)
+        total = gpu.facts["memory_total_mib"] or 0
+        asked = shape.share_mib or (granted["milli"] if granted else 0)
+        is_open = is_sampled(node) and not is_cordoned(gpu, shape)
+        if not is_open or gpu_block(gpu, settings) or not takes_share(gpu, shape, node):
+            continue
+        if granted is not None and granted["milli"] <= gpu.free_milli:
+            return None
+        left = gpu.free_milli * total // WHOLE_GPU_MILLI if shape.share_mib else gpu.free_milli
+        most = max(most, left)
+    if shape.share_mib:
+        return NodeVerdict(node.name, V.INSUFFICIENT_GPU_MEMORY, asked, most)
+    return NodeVerdict(node.name, V.INSUFFICIENT_GPUS, 1, 0)
 
 
 def _blocked_gpus(
-    node: Node, uuids: list[str], *, asked: int, free: int, settings: Settings
+    node: Node, uuids: list[str], shape: Shape, *, asked: int, free: int, settings: Settings
 ) -> NodeVerdict:
     """Names the fault of the GPUs where faults alone are what is missing."""
     if node.gpus and not is_sampled(node):
         return NodeVerdict(node.name, V.GPU_UNHEALTHY, asked, 0)
-    faults = Counter(
-        code
-        for uuid in uuids
-        if node.gpus[uuid].free_milli == WHOLE_GPU_MILLI
-        and (code := gpu_block(node.gpus[uuid], settings))
-    )
+    faults: Counter[VerdictCode] = Counter()
+    for gpu in (node.gpus[uuid] for uuid in uuids):
+        if gpu.free_milli == WHOLE_GPU_MILLI:
+            code = V.NODE_CORDONED if is_cordoned(gpu, shape) else gpu_block(gpu, settings)
+            faults.update([code] if code else [])
     if free + sum(faults.values()) >= asked and faults:
         code = min(faults, key=lambda c: (-faults[c], str(c)))
         return NodeVerdict(node.name, code, asked, free)
@@ -183,14 +302,17 @@ def could_ever_run(cluster: Cluster, shape: Shape, *, even_lost: bool = True) ->
 
 
 def _could_hold(node: Node, shape: Shape) -> bool:
-    if node.name in shape.excluded:
+    if node.name in shape.excluded or shape.node not in (None, node.name):
         return False
-    if shape.node is not None and shape.node != node.name:
+    fits = matching(node, shape)
+    if fits is None:
         return False
-    if shape.gpu_ids and find_ids(node, shape.gpu_ids) is None:
+    if shape.gpu_ids and not set(find_ids(node, shape.gpu_ids) or ("none",)) <= fits:
         return False
-    whole = sum(gpu.facts["mig"] is None for gpu in node.gpus.values())
+    whole = sum(node.gpus[uuid].facts["mig"] is None for uuid in fits)
     if shape.gpus > whole or (shape.all_gpus and not whole):
+        return False
+    if shape.is_share and not any(ledger.grant(node.gpus[uuid], shape) for uuid in fits):
         return False
     cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
     is_cpu_enough = not shape.cpu_milli or (cpus is not None and cpus * 1000 >= shape.cpu_milli)

@@ -1,5 +1,8 @@
 """The book of who holds what. Every grant is entered and taken out here and nowhere else."""
 
+import math
+
+from gpuyard.messages import GrantedGpu
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import (
     DOCUMENT_KIB,
@@ -9,6 +12,7 @@ from gpuyard_coordinator.core.state import (
     Gpu,
     Job,
     Node,
+    Shape,
 )
 
 
@@ -25,6 +29,11 @@ def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
         if gpu is not None:
             gpu.grants[key] = granted["milli"]
             gpu.free_milli -= granted["milli"]
+    attempt.gpu_memory_mib = sum(memory_of(node, granted) for granted in attempt.gpus)
+    use = cluster.use_of(job.tenant)
+    use.milli += sum(granted["milli"] for granted in attempt.gpus)
+    use.gpu_memory_mib += attempt.gpu_memory_mib
+    use.running_jobs += 1
     node.cpu_milli_used += job.shape.cpu_milli
     node.memory_mib_used += job.shape.memory_mib
     node.document_kib_used += job.shape.document_kib
@@ -41,11 +50,48 @@ def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
         gpu = node.gpus.get(granted["uuid"])
         if gpu is not None:
             gpu.free_milli += gpu.grants.pop(key, 0)
+    use = cluster.use_of(job.tenant)
+    use.milli -= sum(granted["milli"] for granted in attempt.gpus)
+    use.gpu_memory_mib -= attempt.gpu_memory_mib
+    use.running_jobs -= 1
+    cluster.tenants_eased.add(job.tenant)
     node.cpu_milli_used -= job.shape.cpu_milli
     node.memory_mib_used -= job.shape.memory_mib
     node.document_kib_used -= job.shape.document_kib
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
+
+
+def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
+    """What a job of this shape would hold of a GPU; None where its size cannot be told or is
+    larger than the GPU.
+
+    The size of a share is the larger of its two fractions. Memory that was not asked for by number
+    is the same fraction as the compute; compute that was not asked for is not limited.
+    """
+    uuid, total = gpu.facts["uuid"], gpu.facts["memory_total_mib"]
+    if not shape.is_share:
+        return {"uuid": uuid, "milli": WHOLE_GPU_MILLI, "memory_mib": None, "core_percent": None}
+    percent = shape.share_core_percent
+    memory = shape.share_mib
+    if memory is None and percent is not None:
+        memory = None if total is None else int(total * percent / 100)
+        milli = math.ceil(percent * WHOLE_GPU_MILLI / 100)
+    elif memory is None or total is None or memory > total:
+        return None
+    else:
+        fraction = max(memory / total, (percent or 0.0) / 100)
+        milli = math.ceil(fraction * WHOLE_GPU_MILLI)
+    core = None if percent is None else round(percent)
+    return {"uuid": uuid, "milli": milli, "memory_mib": memory, "core_percent": core}
+
+
+def memory_of(node: Node, granted: GrantedGpu) -> int:
+    """MiB of GPU memory that a grant counts for: of a whole GPU all of it."""
+    if granted["memory_mib"] is not None:
+        return granted["memory_mib"]
+    gpu = node.gpus.get(granted["uuid"])
+    return (gpu.facts["memory_total_mib"] or 0) if gpu is not None else 0
 
 
 def wanted_changed(node: Node) -> None:
@@ -54,10 +100,11 @@ def wanted_changed(node: Node) -> None:
 
 def rebuild_gpus(node: Node) -> None:
     """The node's devices after its inventory changed; grants stay with the UUID they name."""
+    node.masks.clear()
     known = {facts["uuid"]: facts for facts in node.facts["gpus"]}
     samples = {uuid: gpu.sample for uuid, gpu in node.gpus.items()}
     node.gpus = {
-        uuid: Gpu(facts=facts, sample=samples.get(uuid))
+        uuid: Gpu(facts=facts, sample=samples.get(uuid), cordon=node.cordons.get(uuid))
         for uuid, facts in sorted(known.items(), key=lambda item: item[1]["index"])
     }
     for key, (_, attempt) in node.attempts.items():

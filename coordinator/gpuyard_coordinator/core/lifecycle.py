@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpuyard.errors import GpuyardError
-from gpuyard.messages import GrantedGpu, StopOrder
+from gpuyard.messages import StopOrder
 from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
 from gpuyard.model.states import AttemptState, EventKind, JobState
 from gpuyard_coordinator.core import documents, filters, ledger
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Attempt, Job, Node, Now, Shape
+from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, Shape
 
 S = JobState
 _ENDS: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
@@ -53,9 +53,8 @@ def assign(
     cluster: Cluster, job: Job, node: Node, uuids: tuple[str, ...], *, now: Now, effects: Effects
 ) -> None:
     """Starts the next attempt of a queued job on a node; the grant is booked at once."""
-    granted: list[GrantedGpu] = [
-        {"uuid": uuid, "milli": WHOLE_GPU_MILLI, "memory_mib": None, "core_percent": None}
-        for uuid in uuids
+    granted = [
+        size for uuid in uuids if (size := ledger.grant(node.gpus[uuid], job.shape)) is not None
     ]
     attempt = Attempt(
         number=len(job.attempts) + 1,

@@ -1,6 +1,7 @@
 """Who goes next: priority, then age. Waiting jobs are grouped by shape, each group sorted."""
 
 from bisect import bisect_left, insort
+from collections import Counter
 from dataclasses import dataclass, field
 
 from gpuyard_coordinator.core.state import Job, Order, Shape
@@ -13,11 +14,14 @@ class Queue:
     by_shape: dict[Shape, list[Order]] = field(default_factory=dict)
     fresh: set[Shape] = field(default_factory=set)
     """Shapes that got a job since the planner last took them."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Jobs that wait, by tenant."""
     _all: list[Order] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
         insort(self.by_shape.setdefault(job.shape, []), job.order)
         insort(self._all, job.order)
+        self.waiting[job.tenant] += 1
         self.fresh.add(job.shape)
 
     def discard(self, job: Job) -> None:
@@ -25,6 +29,7 @@ class Queue:
         orders = self.by_shape.get(job.shape, [])
         if _remove(orders, job.order):
             _remove(self._all, job.order)
+            self.waiting[job.tenant] -= 1
             if not orders:
                 del self.by_shape[job.shape]
                 self.fresh.discard(job.shape)

@@ -1,19 +1,19 @@
 """Where a job goes. The placer is incremental: it hears which nodes changed, never scans for them.
 
 `BestFit` places a job on the node that is left with the fewest free GPUs, ties by name, so that
-large requests keep whole nodes.
+large requests keep whole nodes; a share on the fullest GPU that takes it.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuyard.model.node import GpuLink
-from gpuyard_coordinator.core import filters
-from gpuyard_coordinator.core.state import Node, Settings, Shape
-
-_LINK_WORTH = {"nvlink": 8.0, "pcie": 4.0, "numa": 2.0, "system": 1.0}
+from gpuyard.messages import GrantedGpu
+from gpuyard.model.states import Scheduling
+from gpuyard_coordinator.core import filters, ledger
+from gpuyard_coordinator.core.linking import best_linked
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Placer(Protocol):
 
     def place(self, shape: Shape) -> Placement | None:
         """The best place for one job of a shape now, or None; costs no walk over the fleet
-        unless the shape's CPUs or memory bind."""
+        unless something other than its number of GPUs binds, or it has preferences."""
+
+    def release(self, shape: Shape, placement: Placement) -> None:
+        """Takes back a reservation of `place`, the last one first."""
 
     def take_growth(self) -> bool:
         """True if room grew since the last call, so that a refused shape may fit now."""
@@ -44,13 +47,23 @@ class _Room:
     """What is free on one node that takes work at all."""
 
     node: Node
-    free: list[str]
+    free_milli: dict[str, int]
+    """By UUID, of the GPUs that are well and not cordoned; in the order of their index."""
     cpu_milli: int | None
     memory_mib: int | None
     document_kib: int
-    total: int
     generation: int
     """Of the inventory: GPUs asked for by index may be others in a new one."""
+    is_cordoned: bool
+    cordons: tuple[object, ...] = ()
+    """What keeps jobs off that do not tolerate it."""
+    guests: dict[str, list[Shape]] = field(default_factory=dict)
+    """Shares reserved in this plan, by UUID."""
+    free: int = 0
+    """GPUs that are free as a whole; the level that the room is filed under."""
+
+    def count_free(self) -> int:
+        return sum(milli == WHOLE_GPU_MILLI for milli in self.free_milli.values())
 
 
 @dataclass(slots=True)
@@ -64,16 +77,22 @@ class BestFit:
     def node_changed(self, node: Node) -> None:
         old = self._rooms.get(node.name)
         self._take_out(node.name)
-        if filters.node_block(node) is not None:
+        if filters.node_block(node, ("cordon",)) is not None:
             return
+        is_sampled = filters.is_sampled(node)
         room = _Room(
             node=node,
-            free=filters.free_gpus(node, self.settings),
+            free_milli={
+                uuid: gpu.free_milli
+                for uuid, gpu in node.gpus.items()
+                if is_sampled and filters.gpu_block(gpu, self.settings) is None
+            },
             cpu_milli=filters.cpu_milli_free(node),
             memory_mib=filters.memory_mib_free(node),
             document_kib=filters.document_kib_free(node),
-            total=len(node.gpus),
             generation=node.generation,
+            is_cordoned=node.scheduling is Scheduling.CORDONED,
+            cordons=(node.scheduling, node.scheduling_reason, *sorted(node.cordons.items())),
         )
         self._put_in(room)
         self._grew = self._grew or old is None or _has_grown(old, room)
@@ -86,58 +105,82 @@ class BestFit:
         return grew
 
     def place(self, shape: Shape) -> Placement | None:
+        best: tuple[int, _Room, list[str]] | None = None
         for room in self._candidates(shape):
-            chosen = _choose(room, shape)
-            if chosen is not None and _has_room(room, shape):
-                self._reserve(room, shape, chosen)
-                return Placement(room.node.name, tuple(chosen))
-        return None
+            chosen = _choose(room, shape) if _has_room(room, shape) else None
+            if chosen is None:
+                continue
+            liked = filters.preference(room.node, shape) if shape.prefer else 0
+            if best is None or liked > best[0]:
+                best = (liked, room, chosen)
+            if liked == len(shape.prefer):
+                break
+        if best is None:
+            return None
+        _, room, chosen = best
+        placement = Placement(room.node.name, tuple(chosen))
+        self._book(shape, placement, -1)
+        return placement
+
+    def release(self, shape: Shape, placement: Placement) -> None:
+        self._book(shape, placement, 1)
 
     def _candidates(self, shape: Shape) -> Iterator[_Room]:
         """Rooms that may do, from the one with the fewest free GPUs up, each level by name."""
         if shape.node is not None:
-            room = self._rooms.get(shape.node)
-            if room is not None and shape.node not in shape.excluded:
+            names = iter([shape.node] if shape.node in self._rooms else [])
+        else:
+            least = len(shape.gpu_ids) or shape.gpus or int(shape.all_gpus)
+            levels = sorted(level for level in self._by_free if level >= least)
+            names = (name for level in levels for name in self._by_free[level])
+        for name in names:
+            room = self._rooms[name]
+            if name not in shape.excluded and not (
+                room.is_cordoned and filters.node_block(room.node, shape.tolerate)
+            ):
                 yield room
-            return
-        least = len(shape.gpu_ids) or shape.gpus or int(shape.all_gpus)
-        for free in sorted(level for level in self._by_free if level >= least):
-            for name in self._by_free[free]:
-                if name not in shape.excluded:
-                    yield self._rooms[name]
 
-    def _reserve(self, room: _Room, shape: Shape, chosen: Sequence[str]) -> None:
-        self._take_out(room.node.name)
-        taken = set(chosen)
-        room.free = [uuid for uuid in room.free if uuid not in taken]
+    def _book(self, shape: Shape, placement: Placement, sign: int) -> None:
+        room = self._rooms[placement.node]
+        self._take_out(placement.node)
+        for uuid in placement.gpus:
+            granted = ledger.grant(room.node.gpus[uuid], shape)
+            room.free_milli[uuid] += sign * (granted["milli"] if granted else 0)
+            guests = room.guests.setdefault(uuid, [])
+            if sign < 0:
+                guests.append(shape)
+            else:
+                guests.remove(shape)
         if room.cpu_milli is not None:
-            room.cpu_milli -= shape.cpu_milli
+            room.cpu_milli += sign * shape.cpu_milli
         if room.memory_mib is not None:
-            room.memory_mib -= shape.memory_mib
-        room.document_kib -= shape.document_kib
+            room.memory_mib += sign * shape.memory_mib
+        room.document_kib += sign * shape.document_kib
         self._put_in(room)
 
     def _put_in(self, room: _Room) -> None:
+        room.free = room.count_free()
         self._rooms[room.node.name] = room
-        insort(self._by_free.setdefault(len(room.free), []), room.node.name)
+        insort(self._by_free.setdefault(room.free, []), room.node.name)
 
     def _take_out(self, name: str) -> None:
         room = self._rooms.pop(name, None)
         if room is None:
             return
-        names = self._by_free[len(room.free)]
+        names = self._by_free[room.free]
         del names[bisect_left(names, name)]
         if not names:
-            del self._by_free[len(room.free)]
+            del self._by_free[room.free]
 
 
 def _has_grown(old: _Room, new: _Room) -> bool:
     return (
-        not set(new.free) <= set(old.free)
+        any(milli > old.free_milli.get(uuid, -1) for uuid, milli in new.free_milli.items())
         or (new.cpu_milli or 0) > (old.cpu_milli or 0)
         or (new.memory_mib or 0) > (old.memory_mib or 0)
         or new.document_kib > old.document_kib
         or new.generation != old.generation
+        or new.cordons != old.cordons
     )
 
 
@@ -151,46 +194,44 @@ def _has_room(room: _Room, shape: Shape) -> bool:
 
 def _choose(room: _Room, shape: Shape) -> list[str] | None:
     """The devices of a room that a shape would get, or None."""
+    fits = filters.matching(room.node, shape)
+    if fits is None:
+        return None
+    if not shape.wants_gpus:
+        return []
+    gpus = room.node.gpus
+    usable = [u for u in room.free_milli if u in fits and not filters.is_cordoned(gpus[u], shape)]
+    if shape.is_share:
+        return _choose_share(room, shape, usable)
+    free = [uuid for uuid in usable if room.free_milli[uuid] == WHOLE_GPU_MILLI]
     if shape.gpu_ids:
         named = filters.find_ids(room.node, shape.gpu_ids)
-        return named if named is not None and set(named) <= set(room.free) else None
+        return named if named is not None and set(named) <= set(free) else None
     if shape.all_gpus:
-        return list(room.free) if room.total and len(room.free) == room.total else None
-    if len(room.free) < shape.gpus:
+        return free if free and len(free) == len(gpus) else None
+    if len(free) < shape.gpus:
         return None
-    return best_linked(room.free, shape.gpus, room.node.facts["links"])
+    return best_linked(free, shape.gpus, room.node.facts["links"])
 
 
-def best_linked(free: Sequence[str], count: int, links: Sequence[GpuLink]) -> list[str]:
-    """`count` of the free GPUs with the best links among them; by index where links say nothing.
-
-    Greedy from every first device: exact for pairs, near enough beyond, and cheap.
-    """
-    if count <= 1 or count == len(free) or not links:
-        return list(free[:count])
-    worth: dict[tuple[str, str], float] = {}
-    for link in links:
-        value = _LINK_WORTH.get(link["kind"], 0.0) + (link["links"] or 0) / 100
-        worth[link["a"], link["b"]] = worth[link["b"], link["a"]] = value
-    best: list[str] = []
-    best_value = -1.0
-    for first in free:
-        chosen, value = _grow(first, free, count, worth)
-        if value > best_value + 1e-9:
-            best, best_value = chosen, value
-    order = {uuid: index for index, uuid in enumerate(free)}
-    return sorted(best, key=order.__getitem__)
+def _choose_share(room: _Room, shape: Shape, usable: list[str]) -> list[str] | None:
+    """The fullest GPU that takes the share; ties by index."""
+    best: tuple[int, str] | None = None
+    for uuid in usable:
+        gpu, left = room.node.gpus[uuid], room.free_milli[uuid]
+        granted = ledger.grant(gpu, shape)
+        if granted is None or granted["milli"] > left:
+            continue
+        guests = room.guests.get(uuid, ())
+        is_welcome = all(filters.may_share(shape, guest) for guest in guests)
+        if not is_welcome or not filters.takes_share(gpu, shape, room.node):
+            continue
+        if best is None or left < best[0]:
+            best = (left, uuid)
+    return None if best is None else [best[1]]
 
 
-def _grow(
-    first: str, free: Sequence[str], count: int, worth: dict[tuple[str, str], float]
-) -> tuple[list[str], float]:
-    chosen, total = [first], 0.0
-    gains = {uuid: worth.get((first, uuid), 0.0) for uuid in free if uuid != first}
-    while len(chosen) < count:
-        uuid = max(gains, key=gains.__getitem__)
-        total += gains.pop(uuid)
-        chosen.append(uuid)
-        for other in gains:
-            gains[other] += worth.get((uuid, other), 0.0)
-    return chosen, total
+def size_of(node: Node, shape: Shape, placement: Placement) -> list[GrantedGpu]:
+    """What a placement grants of each GPU."""
+    grants = [ledger.grant(node.gpus[uuid], shape) for uuid in placement.gpus]
+    return [granted for granted in grants if granted is not None]

@@ -1,6 +1,7 @@
 """A new leader's state from what is stored; reads back equal to what the last one committed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gpuyard.messages import JobDocument, NodeDocument, Token
 from gpuyard.model.node import NodeFacts
@@ -34,6 +35,7 @@ def recover(
     settings: Settings,
     jobs: Iterable[JobDocument],
     nodes: Iterable[NodeDocument],
+    tenants: Iterable[Mapping[str, Any]] = (),
     now: Now,
 ) -> Cluster:
     """Every held attempt holds again; every node counts from `now` and must beat before work.
@@ -41,6 +43,9 @@ def recover(
     A document that cannot be understood stays in the bucket and is named in `unreadable`.
     """
     cluster = Cluster(yard=yard, token=token, settings=settings)
+    for tenant in tenants:
+        if isinstance(name := tenant.get("tenant"), str):
+            cluster.tenants[name] = {key: tenant[key] for key in tenant if key != "v"}
     for stored in nodes:
         try:
             node = documents.node_from_document(stored)
@@ -50,7 +55,7 @@ def recover(
             _add_node(cluster, node, now)
     for document in jobs:
         try:
-            job = documents.job_from_document(document)
+            job = documents.job_from_document(document, cluster.tenants.get(document["tenant"]))
         except _MALFORMED as fault:
             cluster.unreadable.append(f"job {document.get('id')}: {fault!r}")
         else:

@@ -11,11 +11,14 @@ from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrd
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
 from gpuyard.model.states import AttemptState, JobState, NodeState, Scheduling
+from gpuyard.model.where import Condition
 
 AttemptRef = tuple[str, str, int]
 """(tenant, job, attempt): the unique key of an attempt."""
 Order = tuple[int, int, str, str]
 """Place in the queue: larger priority first, then age, then names."""
+Mask = tuple[tuple[Condition, ...], tuple[str, ...] | None]
+"""What selects GPUs: the lines of `where` and the models that the tenant may use."""
 
 WHOLE_GPU_MILLI: Final = 1000
 DOCUMENT_KIB: Final = MAX_WANTED_BYTES // 1024
@@ -52,12 +55,26 @@ class Shape:
     node: str | None = None
     excluded: frozenset[str] = frozenset()
     """Nodes that failed to start the job before."""
+    tenant: str = ""
+    where: tuple[Condition, ...] = ()
+    prefer: tuple[Condition, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    share_mib: int | None = None
+    """GPU memory of a share; None where only a fraction was asked for."""
+    share_core_percent: float | None = None
+    models: tuple[str, ...] | None = None
+    """What the tenant may use, as globs over the label `gpu-name`; None: everything."""
+    is_shared_across_tenants: bool = False
     document_kib: int = 2
     """Room that an attempt takes in its node's wanted document, rounded up to a power of two."""
 
     @property
     def wants_gpus(self) -> bool:
-        return bool(self.gpus or self.all_gpus or self.gpu_ids)
+        return bool(self.gpus or self.all_gpus or self.gpu_ids or self.is_share)
+
+    @property
+    def is_share(self) -> bool:
+        return self.share_mib is not None or self.share_core_percent is not None
 
 
 @dataclass(slots=True)
@@ -87,6 +104,8 @@ class Attempt:
     stop_requested_at: str | None = None
     introduced: tuple[Token, int] = ((0, 0), 0)
     """(token, revision) of the first wanted document of this leader that holds it."""
+    gpu_memory_mib: int = 0
+    """GPU memory that the grant stands for in the tenant's limit."""
     pull_reported: int = 0
     """Bytes of the last `pulling` event."""
 
@@ -132,6 +151,13 @@ class Job:
         return (-self.priority, self.submit_seq, self.tenant, self.id)
 
 
+class Cordon(NamedTuple):
+    """Why an operator keeps new work off a GPU, and since when (RFC 3339 UTC)."""
+
+    reason: str | None
+    since: str
+
+
 @dataclass(slots=True)
 class Gpu:
     """One device of a node with its ledger: `free_milli` is 1000 minus the sum of `grants`."""
@@ -141,6 +167,7 @@ class Gpu:
     free_milli: int = WHOLE_GPU_MILLI
     grants: dict[AttemptRef, int] = field(default_factory=dict)
     """milli-GPU by (tenant, job, attempt)."""
+    cordon: Cordon | None = None
 
 
 @dataclass(slots=True)
@@ -155,6 +182,10 @@ class Node:
     state: NodeState = NodeState.UNREADY
     scheduling: Scheduling = Scheduling.OPEN
     scheduling_reason: str | None = None
+    drain_deadline_at: str | None = None
+    """When a drain ends what still runs, RFC 3339 UTC; None: never."""
+    cordons: dict[str, Cordon] = field(default_factory=dict)
+    """Cordoned GPUs by UUID, those included that are absent now."""
     instance: str = ""
     started_ns: int = 0
     seq: int = -1
@@ -180,3 +211,7 @@ class Node:
     revision: int = 0
     """Grows whenever the wanted set changes; starts afresh with each token."""
     attempts: dict[AttemptRef, tuple[Job, Attempt]] = field(default_factory=dict)
+    refused: set[AttemptRef] = field(default_factory=set)
+    """Attempts that an adopting agent asked about and that nobody wants: told to stop by name."""
+    masks: dict[Mask, frozenset[str] | None] = field(default_factory=dict, compare=False)
+    """What `filters.matching` found for this inventory."""

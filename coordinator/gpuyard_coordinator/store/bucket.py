@@ -45,6 +45,8 @@ CHECKPOINT_MESSAGES: Final = 250
 CHECKPOINT_BYTES: Final = 3 * 1024 * 1024
 PART_BYTES: Final = MAX_BATCH_BYTES - 64 * 1024
 """Leaves room for the commit record and the deletes of log records."""
+_PLACES: Final = 2**16
+"""A cursor is the sequence to go on from times this, and how many from there were shown."""
 _NEXT_CHECKPOINT_S: Final = 1.0
 _NEXT_TRY_S: Final = 0.1
 _UNDECIDED_S: Final = 0.005
@@ -103,8 +105,9 @@ class Store:
 
         Returns only when the writes are stored, and raises `Fenced` only when they never will be;
         outages are waited out. Any other refusal of the server is a `StreamRefusal`: nothing was
-        written. One commit at a time; more than 399 writes or 8 MiB, the same key twice, or no
-        token is a LocalProtocolError.
+        written, but a try before it that had no answer may still arrive, so end the leadership.
+        One commit at a time; more than 399 writes or 8 MiB, the same key twice, or no token is a
+        LocalProtocolError.
         """
         token = self._check(writes)
         with self._alone():
@@ -168,30 +171,38 @@ class Store:
     async def list_done(
         self, tenant: str | None, *, cursor: int = 0, limit: int = 1000
     ) -> tuple[list[JobDocument], int | None]:
-        """A page of finished jobs in the order they were stored, and the next page's cursor.
+        """Up to `limit` finished jobs in the order they were stored, and the next page's cursor.
 
         `tenant` None reads all tenants; cursor 0 starts with the oldest, and None says that this
-        was the last page. That one may be longer than `limit`: it ends with what no checkpoint
-        has moved yet.
+        was the last page. What no checkpoint has moved yet comes at the end.
         """
+        sequence, skipped = divmod(cursor, _PLACES)
         # Taken before the page is read: what a checkpoint moves meanwhile is then in one of both.
         prefix = f"done.{tenant}." if tenant else "done."
         pending = {subjects.state(w.key): w.data for w in self._pending.writes(prefix)}
         page = await self._jetstream.read_page(
             subjects.STATE_STREAM,
             subject=subjects.state(f"{prefix}*" if tenant else "done.*.*"),
-            from_sequence=cursor,
-            limit=limit,
+            from_sequence=sequence,
+            limit=limit + skipped,
         )
         found = {
             stored.subject: stored.data
             for stored in page.messages
             if not stored.is_marker and pending.get(stored.subject, stored.data) == stored.data
         }
+        moved = len(found)
         if page.next_sequence is None:
             found |= {key: data for key, data in pending.items() if data is not None}
-        jobs = [cast(JobDocument, codec.decode(data)) for data in found.values()]
-        return jobs, page.next_sequence
+        end = skipped + limit
+        jobs = [cast(JobDocument, codec.decode(d)) for d in list(found.values())[skipped:end]]
+        if page.next_sequence is not None:
+            return jobs, page.next_sequence * _PLACES + max(0, skipped - moved)
+        if len(found) <= end:
+            return jobs, None
+        # A checkpoint keeps their order, so that after it as many are to be skipped.
+        after = page.messages[-1].sequence + 1 if page.messages else sequence
+        return jobs, after * _PLACES + end - moved
 
     def _check(self, writes: Sequence[Write]) -> Token:
         if self._token is None:

@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from gpuyard.cli.globals import Globals, global_options
+from gpuyard.cli.nearest import unknown_command
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("gpuyard.cli.up:up", "Start a yard on this machine"),
@@ -21,15 +23,29 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "submit": ("gpuyard.cli.submit:submit", "Hand in jobs and print their ids"),
     "jobs": ("gpuyard.cli.jobs:jobs", "List jobs"),
     "job": ("gpuyard.cli.job:job", "Show one job with its attempts and events"),
+    "why": ("gpuyard.cli.why:why", "Say why a job waits and what would start it"),
     "logs": ("gpuyard.cli.logs:logs", "Show a job's output"),
-    "events": ("gpuyard.cli.logs:events", "Show what happens to a job, or to all"),
+    "events": ("gpuyard.cli.events:events", "Show what happens to a job, or to all"),
     "wait": ("gpuyard.cli.wait:wait", "Wait for jobs and exit with their code"),
     "cancel": ("gpuyard.cli.wait:cancel", "End jobs"),
+    "status": ("gpuyard.cli.status:status", "Show the whole yard on one screen"),
     "nodes": ("gpuyard.cli.nodes:nodes", "List nodes and their GPUs"),
     "node": ("gpuyard.cli.nodes:node", "Show one node, GPU by GPU"),
+    "cordon": ("gpuyard.cli.operate:cordon", "Keep new jobs off a node or a GPU"),
+    "uncordon": ("gpuyard.cli.operate:uncordon", "Let jobs on a node or a GPU again"),
+    "drain": ("gpuyard.cli.operate:drain", "Empty a node and wait until it is empty"),
+    "forget": ("gpuyard.cli.operate:forget", "Take a node that will not come back off the list"),
+    "tenants": ("gpuyard.cli.tenants:tenants", "List tenants, their limits and their use"),
+    "tenant": ("gpuyard.cli.tenants:tenant", "Show one tenant"),
+    "apply": ("gpuyard.cli.apply:apply", "Set tenants' limits from files"),
+    "delete-tenant": ("gpuyard.cli.tenants:delete_tenant", "Remove a tenant"),
+    "config": ("gpuyard.cli.config:config", "Show and change this program's settings"),
+    "completion": ("gpuyard.cli.completion:completion", "Print a shell's completion"),
     "version": ("gpuyard.cli.version:version", "Show versions"),
 }
 ALIASES: Final = {"ps": "jobs"}
+COMPLETE_VARIABLE: Final = "_GPUYARD_COMPLETE"
+"""Set by the completion of a shell, which then reads words from stdout."""
 
 
 class LazyGroup(click.Group):
@@ -46,6 +62,15 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # By the table: asking each command for its help would import them all.
+        words = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return words + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -54,8 +79,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
-            raise click.UsageError(_unknown_command(name), ctx)
+        is_known = name in COMMANDS or name in ALIASES or name.startswith("-")
+        if not is_known and not ctx.resilient_parsing:
+            raise click.UsageError(unknown_command(name, [*COMMANDS, *ALIASES]), ctx)
         ctx.ensure_object(Globals).command = ALIASES.get(name, name)
         return super().resolve_command(ctx, args)
 
@@ -64,6 +90,8 @@ class LazyGroup(click.Group):
     ) -> None:
         """Run a command line and exit: no exception and no traceback gets out."""
         settings = Globals()
+        if instruction := os.environ.get(COMPLETE_VARIABLE):
+            sys.exit(_complete(self, instruction))
         try:
             code = self._run(list(sys.argv[1:] if args is None else args), settings)
             sys.stdout.flush()
@@ -82,11 +110,14 @@ class LazyGroup(click.Group):
         return result if isinstance(result, int) else 0
 
 
-def _unknown_command(name: str) -> str:
-    from difflib import get_close_matches
+def _complete(group: click.Group, instruction: str) -> int:
+    """Answers the shell; silent where it cannot, since its words would land in a command line."""
+    from click.shell_completion import shell_complete
 
-    near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
-    return f"no such command: {name}" + (f"; did you mean {near[0]}?" if near else "")
+    try:
+        return shell_complete(group, {}, "gpuyard", COMPLETE_VARIABLE, instruction)
+    except Exception:  # noqa: BLE001  # the top of the program: see above
+        return 1
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gpuyard.cli.completing import context_names, tenant_names
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -35,8 +37,14 @@ def global_options(function: F) -> F:
         (("--json",), {"is_flag": True, "help": "JSON on stdout."}),
         (("-q", "--quiet"), {"is_flag": True, "help": "Ids or nothing, where that makes sense."}),
         (("--url",), {"metavar": "URL", "help": "The bus, as nats://HOST:PORT."}),
-        (("--context",), {"metavar": "NAME", "help": "A context of config.toml."}),
-        (("--tenant",), {"metavar": "NAME", "help": "The tenant to act for."}),
+        (
+            ("--context",),
+            {"metavar": "NAME", "shell_complete": context_names, "help": "One of config.toml."},
+        ),
+        (
+            ("--tenant",),
+            {"metavar": "NAME", "shell_complete": tenant_names, "help": "The tenant to act for."},
+        ),
         (("--no-color",), {"is_flag": True, "help": "No colours."}),
         (("--debug",), {"is_flag": True, "help": "Tracebacks and the log of the connection."}),
     ]

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuyard.cli.completing import job_ids
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.jobs import gpus_text, state_text, why_text
-from gpuyard.cli.render import View, age, json_object, mib, parse_time, span
+from gpuyard.cli.render import View, age, json_object, local_time, mib, parse_time, plain, span
 from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=job_ids)
 @global_options
 def job(id: str) -> None:
     """Show one job: what it asked for, its attempts, and what happened to it.
 
     ID is an id, the first characters of one (at least 4), or the name of an unfinished job.
+    Times are those of this machine's zone; --json has UTC.
+
+    \b
+      gpuyard job 7k3m
+      gpuyard job --json train | jq .attempts
     """
     from gpuyard.cli.session import with_yard
 
@@ -56,7 +62,7 @@ def detail(view: View) -> Iterator[str]:
         for event in events:
             at = parse_time(event["at"])
             after = f"+{span((at - start).total_seconds())}" if at and start else ""
-            yield f"  {event['at']}  {after:>6}  {event_text(event)}"
+            yield f"  {local_time(event['at'])}  {after:>6}  {event_text(event)}"
 
 
 def fields(pairs: list[tuple[str, str]]) -> Iterator[str]:
@@ -64,8 +70,7 @@ def fields(pairs: list[tuple[str, str]]) -> Iterator[str]:
     shown = [(name, text) for name, text in pairs if text]
     width = max((len(name) for name, _ in shown), default=0)
     for name, text in shown:
-        plain = "".join(c if c.isprintable() else "?" for c in text)
-        yield f"{name.ljust(width)}  {plain}"
+        yield f"{name.ljust(width)}  {plain(text)}"
 
 
 def _facts(view: View) -> list[tuple[str, str]]:
@@ -96,7 +101,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
 
 
 def _time(text: str | None) -> str:
-    return f"{text} ({age(text)} ago)" if text else ""
+    return f"{local_time(text)} ({age(text)} ago)" if text else ""
 
 
 def _command(words: list[str] | None) -> str:
@@ -147,7 +152,7 @@ def attempt_text(attempt: View) -> str:
     usage: dict[str, Any] | None = attempt["usage"]
     if usage and usage.get("gpu_seconds"):
         parts.append(f"{usage['gpu_seconds']:.0f} GPU-seconds")
-    return "  ".join(parts)
+    return plain("  ".join(parts))
 
 
 def event_text(event: View) -> str:
@@ -161,5 +166,4 @@ def event_text(event: View) -> str:
         parts.append(str(event["message"]))
     if event["actor"]:
         parts.append(f"by {event['actor']}")
-    text = " ".join(parts).rstrip()
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return plain(" ".join(parts).rstrip())

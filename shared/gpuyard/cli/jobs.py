@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from gpuyard.cli.completing import node_names
 from gpuyard.cli.ending import UsageFault
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.progress import short_id
@@ -38,46 +39,76 @@ SORTS: Final = {
 @click.option("-a", "--all", "is_all", is_flag=True, help="Finished ones too, as long as kept.")
 @click.option("--state", "states", multiple=True, metavar="STATE[,…]", help="Only these states.")
 @click.option("--user", metavar="NAME", default=None, help="Only this user's.")
-@click.option("--node", metavar="NAME", default=None, help="Only those on this node.")
+@click.option(
+    "--node", metavar="NAME", default=None, shell_complete=node_names, help="Only on this node."
+)
 @click.option("--name", metavar="NAME", default=None, help="Only those of this name.")
 @click.option("--since", metavar="TIME", default=None, help="Submitted since, as 2h or a date.")
 @click.option("-A", "--all-tenants", is_flag=True, help="Of every tenant (operators).")
 @click.option("--limit", type=click.IntRange(1), metavar="N", default=None, help="At most N.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default=None, help="Order.")
 @click.option("--wide", is_flag=True, help="Everything, however wide.")
+@click.option("--watch", "is_watching", is_flag=True, help="Go on; show again on every change.")
 @global_options
-def jobs(wide: bool, **values: Any) -> None:
+def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
     """List the unfinished jobs of the tenant.
 
     \b
       gpuyard jobs -a --since 1d --state failed
+      gpuyard jobs --watch
       gpuyard jobs --json | jq -r '.[].id'
     """
     from gpuyard.cli.session import with_yard
 
     settings = current()
     query = job_query(values, datetime.now(UTC))
-
-    async def work(client: "AsyncClient") -> list[View]:
-        # What comes first is known only once all are here, so a sorted list is read whole.
-        limit = None if values["sort"] else values["limit"]
-        return [view async for view in client.api.pages("jobs", query, limit=limit)]
-
-    found = sort_jobs(with_yard(settings, work), values["sort"])[: values["limit"]]
     is_mixed = values["all_tenants"] or wide
     empty = "no jobs" if values["is_all"] else "no unfinished jobs; -a shows finished ones"
+
+    async def fetch(client: "AsyncClient") -> list[View]:
+        # What comes first is known only once all are here, so a sorted list is read whole.
+        limit = None if values["sort"] else values["limit"]
+        found: list[View] = [view async for view in client.api.pages("jobs", query, limit=limit)]
+        return sort_jobs(found, values["sort"])[: values["limit"]]
+
+    async def follow(client: "AsyncClient") -> None:
+        from gpuyard.cli.watch import Watched, watch
+
+        await watch(
+            client,
+            Watched(
+                fetch=lambda: fetch(client),
+                columns=lambda: job_columns(is_mixed),
+                identity=lambda job: f"{job['tenant']}/{job['id']}",
+                key="id",
+                empty=empty,
+                wide=wide,
+                last_view=lambda job: _last_view(client, job),
+            ),
+            settings,
+        )
+
+    if is_watching:
+        with_yard(settings, follow, as_operator=values["all_tenants"])
+        return
+    found = with_yard(settings, fetch, as_operator=values["all_tenants"])
     show_list(found, job_columns(is_mixed), settings, key="id", wide=wide, empty=empty)
+
+
+async def _last_view(client: "AsyncClient", job: View) -> View:
+    """A job that has left the list, as it is now: most often that is its end."""
+    from gpuyard.client.follow import LOOK_S
+
+    body = {"id": job["id"], "tenant": job["tenant"], "timeout_s": LOOK_S}
+    view: View = (await client.api.call("wait", body))["job"]
+    return view
 
 
 def job_query(values: dict[str, Any], now: datetime) -> dict[str, Any]:
     """The body of the API operation `jobs` that the options mean; raises UsageFault."""
-    states = [state for text in values["states"] for state in text.split(",") if state]
-    for state in states:
-        if state not in STATES:
-            raise UsageFault(f"--state {state!r} is none; the states are {', '.join(STATES)}")
     return {
         "all": values["is_all"],
-        "state": states,
+        "state": chosen_states(values["states"]),
         "user": values["user"],
         "node": values["node"],
         "name": values["name"],
@@ -85,6 +116,15 @@ def job_query(values: dict[str, Any], now: datetime) -> dict[str, Any]:
         "sort": values["sort"],
         "tenants": "all" if values["all_tenants"] else None,
     }
+
+
+def chosen_states(texts: Sequence[str]) -> list[str]:
+    """The states of `--state A,B --state C`; raises UsageFault for one that there is not."""
+    states = [state.strip() for text in texts for state in text.split(",") if state.strip()]
+    for state in states:
+        if state not in STATES:
+            raise UsageFault(f"--state {state!r} is none; the states are {', '.join(STATES)}")
+    return states
 
 
 def sort_jobs(jobs: list[View], order: str | None) -> list[View]:

@@ -1,13 +1,14 @@
-"""`gpuyard logs` and `gpuyard events`."""
+"""`gpuyard logs`."""
 
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from gpuyard.cli.completing import job_ids
 from gpuyard.cli.ending import say
 from gpuyard.cli.globals import current, global_options
-from gpuyard.cli.render import json_array, json_line
+from gpuyard.cli.render import json_array, json_line, parse_time
 from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=job_ids)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", default=None, help="Only this one.")
 @click.option("-t", "--timestamps", is_flag=True, help="Lines with the time they were read.")
 @global_options
 def logs(id: str, follow: bool, attempt: int | None, timestamps: bool) -> None:
-    """Show a job's output: its stdout on stdout, its stderr on stderr, byte for byte."""
+    """Show a job's output: its stdout on stdout, its stderr on stderr, byte for byte.
+
+    \b
+      gpuyard logs 7k3m
+      gpuyard logs -f -t train
+      gpuyard logs --attempt 1 7k3m 2>/dev/null > out.txt
+    """
     from gpuyard.cli.session import with_yard
 
     settings = current()
@@ -60,7 +67,7 @@ async def _lines(
     async for line in client.logs(id, follow=follow, attempt=attempt):
         if not as_json:
             out = sys.stdout if line.stream == "stdout" else sys.stderr
-            out.write(f"{line.at} {line.text}\n")
+            out.write(f"{_stamp(line.at)} {line.text}\n")
             out.flush()
         elif follow:
             write(json_line(asdict(line)))
@@ -70,30 +77,7 @@ async def _lines(
         write(json_array(found))
 
 
-@click.command()
-@click.argument("id", metavar="[ID]", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
-@global_options
-def events(id: str | None, follow: bool) -> None:
-    """Show what happened to a job; without ID, what happens to all jobs from now on."""
-    from gpuyard.cli.job import event_text
-    from gpuyard.cli.progress import short_id
-    from gpuyard.cli.session import with_yard
-
-    settings = current()
-    is_live = follow or id is None
-
-    async def work(client: "AsyncClient") -> None:
-        found = []
-        async for event in client.events(id, follow=is_live):
-            if not settings.json:
-                job = f"{short_id(event['job'])}  " if id is None else ""
-                write(f"{event['at']}  {job}{event_text(event)}\n")
-            elif is_live:
-                write(json_line(event))
-            else:
-                found.append(event)
-        if settings.json and not is_live:
-            write(json_array(found))
-
-    with_yard(settings, work)
+def _stamp(text: str) -> str:
+    """The time with this machine's offset: it sorts, and a person can read it."""
+    then = parse_time(text)
+    return text if then is None else then.astimezone().isoformat(timespec="milliseconds")

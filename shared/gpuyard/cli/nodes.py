@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from gpuyard.cli.completing import node_names
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.job import fields
 from gpuyard.cli.progress import short_id
@@ -16,6 +17,7 @@ from gpuyard.cli.render import (
     age,
     json_object,
     mib,
+    plain,
     show_list,
     table,
     terminal_width,
@@ -26,11 +28,21 @@ if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
 
 
+NO_NODES: Final = "no nodes; start gpuyard-agent on a host"
+
+
 @click.command()
 @click.option("--wide", is_flag=True, help="Everything, however wide.")
+@click.option("--watch", "is_watching", is_flag=True, help="Go on; show again on every change.")
 @global_options
-def nodes(wide: bool) -> None:
-    """List the nodes and who holds their GPUs."""
+def nodes(wide: bool, is_watching: bool) -> None:
+    """List the nodes and who holds their GPUs.
+
+    \b
+      gpuyard nodes
+      gpuyard nodes --watch
+      gpuyard nodes --json | jq '.[].gpus[].foreign'
+    """
     from gpuyard.cli.session import with_yard
 
     settings = current()
@@ -38,16 +50,39 @@ def nodes(wide: bool) -> None:
     async def work(client: "AsyncClient") -> list[dict[str, Any]]:
         return await client.nodes()
 
+    async def follow(client: "AsyncClient") -> None:
+        from gpuyard.cli.watch import Watched, watch
+
+        watched = Watched(
+            fetch=client.nodes,
+            columns=node_columns,
+            identity=lambda node: str(node["name"]),
+            key="name",
+            empty=NO_NODES,
+            wide=wide,
+            # Beats bring no events, so the list is looked at as often as nodes beat.
+            recheck_s=2.0,
+            ignored=("last_beat_at",),
+        )
+        await watch(client, watched, settings)
+
+    if is_watching:
+        with_yard(settings, follow)
+        return
     found = with_yard(settings, work)
-    empty = "no nodes; start gpuyard-agent on a host"
-    show_list(found, node_columns(), settings, key="name", wide=wide, empty=empty)
+    show_list(found, node_columns(), settings, key="name", wide=wide, empty=NO_NODES)
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=node_names)
 @global_options
 def node(name: str) -> None:
-    """Show one node: its facts, and each GPU with its jobs and the processes of others."""
+    """Show one node: its facts, and each GPU with its jobs and the processes of others.
+
+    \b
+      gpuyard node a100-3
+      gpuyard node --json a100-3 | jq '.gpus[].health'
+    """
     from gpuyard.cli.session import with_yard
 
     settings = current()
@@ -105,9 +140,13 @@ def state_text(node: View) -> str:
 
 
 def free_of_total(node: View) -> str:
-    """Whole GPUs that a job could get now, and how many there are."""
+    """Whole GPUs that nobody holds and no operator keeps back, and how many there are."""
     gpus = node["gpus"]
-    free = sum(1 for gpu in gpus if gpu["free_milli"] == 1000 and is_healthy(gpu))
+    free = sum(
+        1
+        for gpu in gpus
+        if gpu["free_milli"] == 1000 and is_healthy(gpu) and not gpu.get("cordoned")
+    )
     return f"{free}/{len(gpus)}"
 
 
@@ -139,13 +178,13 @@ def node_detail(view: View, users: dict[str, str]) -> Iterator[str]:
     yield from fields(_facts(view))
     for reason in view["reasons"]:
         gpu = f" (GPU {reason['gpu']})" if reason["gpu"] else ""
-        yield f"! {reason['code']}{gpu}: {reason['message']}"
+        yield plain(f"! {reason['code']}{gpu}: {reason['message']}")
     if view["gpus"]:
         yield ""
         yield from table(view["gpus"], gpu_columns(users), width=terminal_width())
     for gpu in view["gpus"]:
         for process in gpu["foreign"]:
-            yield _foreign_line(gpu, process)
+            yield plain(_foreign_line(gpu, process))
 
 
 def _facts(view: View) -> list[tuple[str, str]]:
@@ -189,7 +228,11 @@ def gpu_columns(users: dict[str, str]) -> Sequence[Column]:
 
 def _health(gpu: View) -> str:
     health = gpu["health"]
-    return f"{health['state']} ({health['reason']})" if health["reason"] else str(health["state"])
+    text = f"{health['state']} ({health['reason']})" if health["reason"] else str(health["state"])
+    if cordoned := gpu.get("cordoned"):
+        why = f" ({cordoned['reason']})" if cordoned.get("reason") else ""
+        text += f", cordoned{why}"
+    return text
 
 
 def _memory(gpu: View) -> str:

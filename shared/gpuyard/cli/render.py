@@ -85,7 +85,7 @@ def terminal_width() -> int | None:
 
 def table(items: Sequence[View], columns: Sequence[Column], *, width: int | None) -> list[str]:
     """The lines of a table: a header, then one line an item, none wider than `width`."""
-    cells = [[_plain(column.text(item)) for item in items] for column in columns]
+    cells = [[plain(column.text(item)) for item in items] for column in columns]
     natural = [
         max(len(column.title), *map(len, texts)) if texts else len(column.title)
         for column, texts in zip(columns, cells, strict=True)
@@ -142,7 +142,7 @@ def _line(
     return (" " * GAP).join(parts).rstrip()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """The text as one line that a terminal shows and does not obey."""
     if text.isprintable():
         return text
@@ -155,6 +155,12 @@ def parse_time(text: str | None) -> datetime | None:
         return datetime.fromisoformat(text) if text else None
     except ValueError:
         return None
+
+
+def local_time(text: str | None) -> str:
+    """A time of a view as this machine's clock and zone show it; JSON keeps UTC."""
+    then = parse_time(text)
+    return "-" if then is None else then.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def age(text: str | None, now: datetime | None = None) -> str:

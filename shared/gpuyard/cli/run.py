@@ -30,9 +30,15 @@ def run(timeout: str | None, **values: Any) -> int:
     \b
       gpuyard run --gpus 1 IMAGE python train.py
       gpuyard run -d --gpus all --name nightly IMAGE
+      gpuyard run --gpus 2 --gpu-model 'RTX 4090' --gpu-memory 24 --cuda 12.1 IMAGE
+      gpuyard run --gpus 1 --where 'zone!=b' --prefer zone=a IMAGE nvidia-smi
       gpuyard run -f job.yaml
     """
     spec = one_spec(values)
+    if values["dry_run"]:
+        from gpuyard.cli.dry_run import try_specs
+
+        return try_specs([spec], current())
     return _run(spec, timeout, is_detached=values["detach"])
 
 

@@ -9,15 +9,20 @@ from gpuyard.cli.globals import Globals
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.client.config import load_config
 from gpuyard.errors import BusTooOld, Unavailable
+from gpuyard.subjects import OPERATOR_TENANT
 
 T = TypeVar("T")
 
 
-def make_client(settings: Globals) -> AsyncClient:
-    """A client for what the global options and the configuration say; not connected yet."""
+def make_client(settings: Globals, *, as_operator: bool = False) -> AsyncClient:
+    """A client for what the global options and the configuration say; not connected yet.
+
+    `as_operator` acts for the yard, whatever tenant is named.
+    """
     _quiet_logging(settings.debug)
+    tenant = OPERATOR_TENANT if as_operator else settings.tenant
     return AsyncClient(
-        config=load_config(url=settings.url, tenant=settings.tenant, context=settings.context)
+        config=load_config(url=settings.url, tenant=tenant, context=settings.context)
     )
 
 
@@ -31,11 +36,16 @@ async def connect(client: AsyncClient) -> None:
         raise Unavailable(f"{_plain(str(fault))}; {_advice(client)}", code=fault.code) from fault
 
 
-def with_yard(settings: Globals, work: Callable[[AsyncClient], Awaitable[T]]) -> T:
+def with_yard(
+    settings: Globals,
+    work: Callable[[AsyncClient], Awaitable[T]],
+    *,
+    as_operator: bool = False,
+) -> T:
     """Connects, does the work, disconnects."""
 
     async def whole() -> T:
-        client = make_client(settings)
+        client = make_client(settings, as_operator=as_operator)
         try:
             await connect(client)
             return await work(client)

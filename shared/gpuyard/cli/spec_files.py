@@ -1,4 +1,4 @@
-"""Jobs from files: YAML 1.2 or JSON, with limits on everything a file can blow up.
+"""Jobs and tenants from files: YAML 1.2 or JSON, with limits on everything a file can blow up.
 
 A key that stands twice is refused, and so are values that only YAML has (dates, sets, binary),
 since a reader would not get what the writer saw.
@@ -17,11 +17,16 @@ MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32
 MAX_ALIASES: Final = 100
 MAX_NODES: Final = 100_000
-MAX_JOBS: Final = 1000
+MAX_DOCUMENTS: Final = 1000
 
 
 def read_specs(path: str) -> list[dict[str, Any]]:
     """Every job of the file (`-` is stdin), one per YAML document; raises UsageFault."""
+    return read_documents(path, "job", "image: …")
+
+
+def read_documents(path: str, what: str, example: str) -> list[dict[str, Any]]:
+    """Every `what` of the file, a map a document; raises UsageFault."""
     shown = "stdin" if path == "-" else path
     text = _read(path, shown)
     if path.endswith(".json") or text.lstrip()[:1] == "{":
@@ -30,10 +35,14 @@ def read_specs(path: str) -> list[dict[str, Any]]:
         except RemoteProtocolError as fault:
             if path.endswith(".json") or "stands twice" in str(fault):
                 raise UsageFault(f"{shown}: {str(fault).replace('the body', 'it', 1)}") from fault
-    specs = [_checked(document, shown) for document in _documents(text, shown)]
-    if not specs:
-        raise UsageFault(f"{shown}: there is no job in it")
-    return specs
+    found = _documents(text, shown)
+    for document in found:
+        if not isinstance(document, dict):
+            raise UsageFault(f"{shown}: a {what} is a map of names to values, as '{example}'")
+        _check(document, shown, what)
+    if not found:
+        raise UsageFault(f"{shown}: there is no {what} in it")
+    return found
 
 
 def _read(path: str, shown: str) -> str:
@@ -91,8 +100,8 @@ def _check_events(text: str, shown: str) -> None:
             raise UsageFault(f"{shown}: it is nested more than {MAX_DEPTH} deep")
         if aliases > MAX_ALIASES:
             raise UsageFault(f"{shown}: it has more than {MAX_ALIASES} aliases")
-        if documents > MAX_JOBS:
-            raise UsageFault(f"{shown}: it has more than {MAX_JOBS} documents")
+        if documents > MAX_DOCUMENTS:
+            raise UsageFault(f"{shown}: it has more than {MAX_DOCUMENTS} documents")
 
 
 def _yaml_line(fault: Any) -> str:
@@ -102,10 +111,8 @@ def _yaml_line(fault: Any) -> str:
     return f"{where}{str(problem).splitlines()[0]}"
 
 
-def _checked(document: Any, shown: str) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise UsageFault(f"{shown}: a job is a map of names to values, as 'image: …'")
-    for count, (path, value) in enumerate(_walk(document)):
+def _check(document: Any, shown: str, what: str) -> None:
+    for count, (path, value) in enumerate(_walk(document, what)):
         if count > MAX_NODES:
             # Aliases count as often as they are used: that is what would be sent.
             raise UsageFault(f"{shown}: it is too large, or its aliases refer to themselves")
@@ -114,10 +121,9 @@ def _checked(document: Any, shown: str) -> dict[str, Any]:
             raise UsageFault(
                 f"{shown}: {path or 'it'} is a {kind}; put it in quotes to keep a text"
             )
-    return document
 
 
-def _walk(root: Any) -> Iterator[tuple[str, Any]]:
+def _walk(root: Any, what: str) -> Iterator[tuple[str, Any]]:
     """Every value with its path; what is used twice comes twice."""
     stack: list[tuple[str, Any]] = [("", root)]
     while stack:
@@ -126,7 +132,9 @@ def _walk(root: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise UsageFault(f"the key {key!r} in {path or 'the job'} is no text; quote it")
+                    raise UsageFault(
+                        f"the key {key!r} in {path or f'the {what}'} is no text; quote it"
+                    )
                 stack.append((f"{path}.{key}" if path else key, item))
         elif isinstance(value, list):
             stack += [(f"{path}[{place}]", item) for place, item in enumerate(value)]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from gpuyard.cli import spec_texts
+from gpuyard.cli.completing import node_names
 from gpuyard.cli.ending import UsageFault
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,12 +43,19 @@ _DOCKERS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 ]
 _OURS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("-f", "--file", "files"), {"multiple": True, "metavar": "FILE", "help": "YAML or JSON."}),
-    (("--gpu-model",), {"metavar": "MODEL", "help": "As A100 or NVIDIA-A100*."}),
+    (("--gpu-model",), {"metavar": "MODEL", "help": "As A100, 'RTX 4090', 'A100|H100'."}),
     (("--gpu-memory",), {"metavar": "GIB", "help": "At least this much on each GPU, as 24."}),
     (("--cuda",), {"metavar": "VERSION", "help": "A driver for at least this CUDA, as 12.1."}),
     (("--where",), {"multiple": True, "metavar": "'KEY OP VALUE'", "help": "Must hold."}),
     (("--prefer",), {"multiple": True, "metavar": "'KEY OP VALUE'", "help": "Should hold."}),
-    (("--node",), {"metavar": "NAME", "help": "Only this node."}),
+    (
+        ("--node",),
+        {"metavar": "NAME", "shell_complete": node_names, "help": "Only this node."},
+    ),
+    (
+        ("--tolerate",),
+        {"multiple": True, "metavar": "cordon[:REASON]", "help": "Nodes cordoned so will do."},
+    ),
     (("--priority",), {"type": int, "metavar": "0-100", "help": "Larger goes first; 50."}),
     (("--preemptible",), {"is_flag": True, "help": "May be stopped for others and tried again."}),
     (("--time", "max_runtime"), {"metavar": "TIME", "help": "At most this long, as 4h."}),
@@ -58,7 +66,7 @@ _OURS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("--hold",), {"is_flag": True, "help": "Wait until released."}),
     (("--enforcement",), {"type": click.Choice(["hard", "mps", "audited"]), "help": "Floor."}),
     (("--id", "job_id"), {"metavar": "ID", "help": "The job's id; twice the same is one job."}),
-    (("--dry-run",), {"is_flag": True, "help": "Say what would happen."}),
+    (("--dry-run",), {"is_flag": True, "help": "Say where it would start, or why it would wait."}),
 ]
 
 
@@ -79,8 +87,6 @@ def check_flags(values: Values) -> None:
         raise UsageFault(
             "-i cannot be used here; standard input is not passed to jobs, leave -i out"
         )
-    if values["dry_run"]:
-        raise UsageFault("--dry-run cannot be used yet; leave it out")
     runtime = values["runtime"]
     if runtime is None:
         return
@@ -112,8 +118,10 @@ def spec_from_flags(
     spec |= _sizes_and_times(values)
     spec |= _collections(values, environ)
     spec["id"] = values["job_id"]
-    spec["where"] = [*map(spec_texts.condition, values["where"]), *_shorthand(values)]
-    spec["prefer"] = [spec_texts.condition(text) for text in values["prefer"]]
+    spec["where"] = [*spec_texts.conditions("--where", values["where"]), *_shorthand(values)]
+    spec_texts.check_together(spec["where"])
+    spec["prefer"] = spec_texts.conditions("--prefer", values["prefer"])
+    spec["tolerate"] = [spec_texts.tolerate(text) for text in values["tolerate"]]
     if values["entrypoint"] is not None:
         spec["entrypoint"] = [values["entrypoint"]] if values["entrypoint"] else []
     if values["retries"] is not None:
@@ -149,13 +157,15 @@ def _collections(values: Values, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _shorthand(values: Values) -> list[str]:
+    """The lines of `where` that the flags without an operator stand for."""
     lines = []
-    if values["gpu_model"]:
-        lines.append(spec_texts.gpu_model(values["gpu_model"]))
-    if values["gpu_memory"]:
-        lines.append(spec_texts.gpu_memory(values["gpu_memory"]))
-    if values["cuda"]:
-        lines.append(spec_texts.cuda(values["cuda"]))
+    for name, line in (
+        ("gpu_model", spec_texts.gpu_model),
+        ("gpu_memory", spec_texts.gpu_memory),
+        ("cuda", spec_texts.cuda),
+    ):
+        if values[name] is not None:
+            lines.append(line(values[name]))
     return lines
 
 

@@ -3,18 +3,16 @@
 import csv
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from gpuyard.cli.ending import UsageFault
+from gpuyard.model import where
 from gpuyard.model.quantities import parse_duration_s, parse_size_mib
 
 DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _NO_EFFECT: Final = frozenset({"rw", "z", "Z", "cached", "delegated", "consistent"})
-_GIB: Final = re.compile(r"(\d+)\s*(g|gb|gib)?", re.IGNORECASE)
-_VERSION: Final = re.compile(r"\d+(\.\d+){0,2}")
 
 
 def size_mib(flag: str, text: str | None) -> int | None:
@@ -149,31 +147,43 @@ def after(text: str) -> dict[str, str]:
     return {"job": job, "when": when} if when else {"job": job}
 
 
-def condition(text: str) -> str:
-    """A line of `where`; a bare key is what an unquoted `>` leaves behind, so it is refused."""
-    if _BARE_KEY.fullmatch(text.strip()):
-        raise UsageFault(
-            f"--where {text}: the comparison is missing; put it in quotes "
-            f"('{text}>=24'), since the shell takes an unquoted > for a file"
-        )
-    return text.strip()
+def conditions(flag: str, texts: Iterable[str]) -> list[str]:
+    """Lines of `where` or `prefer`; a bare key is what an unquoted `>` leaves behind."""
+    return [_line(flag, text, where.check_command_line) for text in texts]
 
 
 def gpu_model(text: str) -> str:
-    """A model by its published name or a part of it; spaces as on the label, globs as they are."""
-    label = re.sub(r"\s+", "-", text.strip())
-    has_all = label.startswith(("NVIDIA", "*")) or "*" in label
-    return f"gpu-name={label}" if has_all else f"gpu-name=*{label}*"
+    """The line that holds a model, named as a whole or in part."""
+    return _line("--gpu-model", text, where.from_gpu_model)
 
 
 def gpu_memory(text: str) -> str:
-    match = _GIB.fullmatch(text.strip())
-    if match is None:
-        raise UsageFault(f"--gpu-memory {text!r} is no size; write the GiB, as 24 or 24GB")
-    return f"gpu-memory>={match[1]}"
+    return _line("--gpu-memory", text, where.from_gpu_memory)
 
 
 def cuda(text: str) -> str:
-    if not _VERSION.fullmatch(text.strip()):
-        raise UsageFault(f"--cuda {text!r} is no version; write it as 12.1")
-    return f"gpu-cuda-version>={text.strip()}"
+    return _line("--cuda", text, where.from_cuda)
+
+
+def check_together(lines: Iterable[str]) -> None:
+    """Refuses lines that no GPU could ever satisfy at once."""
+    if fault := where.contradiction(where.parse(line) for line in lines):
+        raise UsageFault(f"--where: {fault}; leave one out")
+
+
+def tolerate(text: str) -> str:
+    """`cordon` or `cordon:REASON`; nothing else can be tolerated."""
+    kind, colon, reason = text.strip().partition(":")
+    if kind.strip().casefold() != "cordon" or (colon and not reason.strip()):
+        raise UsageFault(
+            f"--tolerate {text!r} tolerates nothing; write cordon or cordon:REASON, "
+            "as cordon:maintenance"
+        )
+    return f"cordon:{reason.strip()}" if colon else "cordon"
+
+
+def _line(flag: str, text: str, read: Callable[[str], object]) -> str:
+    try:
+        return str(read(text))
+    except ValueError as fault:
+        raise UsageFault(f"{flag}: {fault}") from fault

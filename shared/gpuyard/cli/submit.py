@@ -26,9 +26,14 @@ def submit(is_waiting: bool, **values: Any) -> int:
     \b
       gpuyard submit --gpus 2 --time 4h IMAGE python train.py
       gpuyard submit -f job.yaml -f more.yaml
+      gpuyard submit --dry-run --gpus 4 --gpu-model A100 --where zone=a IMAGE
       generate | gpuyard submit -f -
     """
     specs = many_specs(values)
+    if values["dry_run"]:
+        from gpuyard.cli.dry_run import try_specs
+
+        return try_specs(specs, current())
     return _submit(specs, is_waiting=is_waiting)
 
 

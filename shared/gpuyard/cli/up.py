@@ -41,6 +41,11 @@ def up(
 
     Jobs run in Docker where an engine answers, else as plain processes. Without an NVIDIA GPU
     simulated ones stand in. Commands in this folder and below find the yard by themselves.
+
+    \b
+      gpuyard up
+      gpuyard up --simulate 3 -d
+      gpuyard up --simulate fleet.yaml --dir /tmp/yard --fresh
     """
     from gpuyard.cli.yard_folder import YardFolder
     from gpuyard.cli.yard_parts import UpOptions
@@ -95,7 +100,12 @@ def _leave(yard: "YardFolder", writing: int) -> None:
 @click.option("--dir", "folder", default=None, metavar="DIR", help="The yard's files.")
 @global_options
 def down(folder: str | None) -> int:
-    """End the yard of this folder: jobs get SIGTERM and their grace, queued ones stay queued."""
+    """End the yard of this folder: jobs get SIGTERM and their grace, queued ones stay queued.
+
+    \b
+      gpuyard down
+      gpuyard down --dir /tmp/yard
+    """
     import signal
 
     from gpuyard.cli.yard_folder import YardFolder

@@ -15,7 +15,12 @@ ASK_S = 1.0
 @click.command()
 @global_options
 def version() -> None:
-    """Show the version of this program and, where one answers, of the yard."""
+    """Show the version of this program and, where one answers, of the yard.
+
+    \b
+      gpuyard version
+      gpuyard version --json | jq -r .yard.version
+    """
     import gpuyard
 
     settings = current()

@@ -1,12 +1,12 @@
 """`gpuyard wait` and `gpuyard cancel`."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpuyard.cli.completing import job_ids, live_job_ids
 from gpuyard.cli.ending import UsageFault, say
 from gpuyard.cli.globals import Globals, current, global_options
 from gpuyard.cli.streams import write
@@ -21,11 +21,16 @@ AT_ONCE: Final = 32
 
 
 @click.command(epilog="Exit code: the job's own, as 'gpuyard run'; of several the largest.")
-@click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=job_ids)
 @click.option("--timeout", metavar="TIME", default=None, help="Stop waiting after this (124).")
 @global_options
 def wait(ids: tuple[str, ...], timeout: str | None) -> int:
-    """Wait until the jobs are over and exit with their code."""
+    """Wait until the jobs are over and exit with their code.
+
+    \b
+      gpuyard wait 7k3m && echo done
+      gpuyard wait --timeout 2h $(gpuyard jobs -q --name nightly)
+    """
     from gpuyard.cli.session import with_yard
     from gpuyard.cli.spec_texts import duration_s
     from gpuyard.client.jobs import StillUnfinished
@@ -65,10 +70,10 @@ def ended_code(job: "Job", settings: Globals) -> int:
 
 
 @click.command()
-@click.argument("ids", nargs=-1, metavar="ID…")
+@click.argument("ids", nargs=-1, metavar="ID…", shell_complete=live_job_ids)
 @click.option("--all", "is_all", is_flag=True, help="Every unfinished job of the tenant.")
 @click.option("--user", metavar="NAME", default=None, help="Every unfinished job of this user.")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Every job in this state.")
+@click.option("--state", "states", multiple=True, metavar="STATE[,…]", help="Every job in it.")
 @click.option("--reason", metavar="TEXT", default=None, help="Kept with the job.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @global_options
@@ -93,25 +98,40 @@ def cancel(
     is_filtered = is_all or user is not None or bool(states)
     if bool(ids) == is_filtered:
         raise UsageFault("name jobs by ID, or choose them by --all, --user or --state")
+    chosen = _chosen_states(states)
 
     async def work(client: "AsyncClient") -> int:
-        chosen = list(dict.fromkeys(ids))
+        named = list(dict.fromkeys(ids))
         if is_filtered:
-            found = client.jobs(state=list(states), user=user)
-            chosen = [job.id async for job in found]
-            if not _confirmed(len(chosen), yes=yes):
+            found = client.jobs(state=chosen, user=user)
+            named = [job.id async for job in found]
+            if not named:
+                say("no unfinished job is meant")
+            if not _confirmed(len(named), yes=yes):
                 return 1
-        return await _cancel(client, chosen, reason, settings)
+        return await _cancel(client, named, reason, settings)
 
     return with_yard(settings, work)
 
 
+def _chosen_states(states: Sequence[str]) -> list[str]:
+    """States to choose by, of those that can still be ended."""
+    from gpuyard.cli.jobs import chosen_states
+    from gpuyard.model.states import FINAL_STATES
+
+    chosen = chosen_states(states)
+    for state in chosen:
+        if state in FINAL_STATES:
+            raise UsageFault(f"--state {state}: jobs in it are over; there is nothing to cancel")
+    return chosen
+
+
 def _confirmed(count: int, *, yes: bool) -> bool:
-    if yes or count == 0:
-        return True
-    if not sys.stdin.isatty():
-        raise UsageFault(f"{count} jobs would be cancelled; -y says yes where nobody can be asked")
-    return click.confirm(f"Cancel {count} job{'s' if count != 1 else ''}?", err=True)
+    from gpuyard.cli.asking import confirmed
+
+    jobs = f"{count} job{'s' if count != 1 else ''}"
+    otherwise = f"{jobs} would be cancelled"
+    return confirmed(f"Cancel {jobs}?", otherwise=otherwise, yes=yes or count == 0)
 
 
 async def _cancel(

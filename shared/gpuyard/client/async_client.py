@@ -4,16 +4,19 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self
+from dataclasses import replace
+from typing import Any, Final, Literal, Self, overload
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Message, connect
+from gpuyard.bus import Bus, Message, Subscription, connect
 from gpuyard.client import submission
+from gpuyard.client.answers import DryRun
 from gpuyard.client.api import Api
 from gpuyard.client.config import Config, load_config
 from gpuyard.client.event_order import parse_event
 from gpuyard.client.follow import Follower, Notice, is_chunk, is_event
 from gpuyard.client.jobs import Job, LogLine, StillUnfinished
+from gpuyard.client.operations import Operations
 from gpuyard.client.output import AttemptOutput, LineSplitter, parse_chunk
 from gpuyard.errors import RemoteProtocolError, Unavailable
 from gpuyard.messages import Event, LogChunk
@@ -24,7 +27,7 @@ WATCHED_EVENTS: Final = 10_000
 """Events kept for a reader that is slower than the yard; the oldest go first."""
 
 
-class AsyncClient:
+class AsyncClient(Operations):
     """A connection to a yard as one user of one tenant; use it as an async context manager.
 
     What is not given comes from the configuration of the command line: `GPUYARD_*`, the yard of
@@ -47,6 +50,8 @@ class AsyncClient:
             url=url, tenant=tenant, user=user, credentials=credentials, context=context
         )
         self._bus: Bus | None = None
+        self._operator: AsyncClient | None = None
+        self._operator_lock = asyncio.Lock()
 
     async def connect(self, *, timeout_s: float = CONNECT_S) -> None:
         """Connect; raises `Unavailable` or `BusTooOld` with one line that says why not."""
@@ -62,7 +67,10 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Disconnect; jobs go on. Safe to call twice."""
+        operator, self._operator = self._operator, None
         bus, self._bus = self._bus, None
+        if operator is not None:
+            await operator.close()
         if bus is not None:
             await bus.close()
 
@@ -84,13 +92,45 @@ class AsyncClient:
     def api(self) -> Api:
         return Api(self.bus, tenant=self.config.tenant, user=self.config.user)
 
-    async def submit(self, spec: Any) -> Job:
+    async def operator_api(self) -> Api:
+        """The API as an operator.
+
+        On a connection of its own, made at first use: answers only go to the inbox of whom the
+        question names.
+        """
+        return (await self._as_operator()).api
+
+    async def _as_operator(self) -> "AsyncClient":
+        if self.config.tenant == subjects.OPERATOR_TENANT:
+            return self
+        async with self._operator_lock:
+            if self._operator is None:
+                self.bus  # noqa: B018  # raises where this client is not connected
+                config = replace(self.config, tenant=subjects.OPERATOR_TENANT)
+                operator = AsyncClient(config=config)
+                await operator.connect()
+                self._operator = operator
+            return self._operator
+
+    @overload
+    async def submit(self, spec: Any, *, dry_run: Literal[False] = False) -> Job: ...
+
+    @overload
+    async def submit(self, spec: Any, *, dry_run: Literal[True]) -> DryRun: ...
+
+    async def submit(self, spec: Any, *, dry_run: bool = False) -> Job | DryRun:
         """Hand in a job, a map or a `JobSpec`, and return it once the yard has accepted it.
 
-        Raises InvalidJob with every fault, Conflict where its id stands for another job,
+            job = await client.submit({"image": "busybox", "command": ["true"], "gpus": 1})
+            plan = await client.submit({"image": "busybox", "gpus": 8}, dry_run=True)
+            print(plan["node"] or plan["why"]["verdict"]["message"])
+
+        With `dry_run` nothing is stored, and what would happen now is returned. Raises InvalidJob with every fault, Conflict where its id stands for another job,
         Unavailable where it could not be stored. A job that is stored while no leader answers is
         returned with `warning` set. Submitting one id twice gives the same job.
         """
+        if dry_run:
+            return await self.try_submit(spec)
         body = submission.prepared(spec)
         async with self._submitted(body, with_output=False, looks=True) as (_, job):
             return job
@@ -172,7 +212,10 @@ class AsyncClient:
         limit: int | None = None,
         all_tenants: bool = False,
     ) -> AsyncIterator[Job]:
-        """Jobs of the tenant: the unfinished ones, or with `all` every one that is kept."""
+        """Jobs of the tenant: the unfinished ones, or with `all` every one that is kept.
+
+        `all_tenants` asks for those of everybody, as an operator.
+        """
         query = {
             "all": all,
             "state": state or [],
@@ -183,7 +226,8 @@ class AsyncClient:
             "sort": sort,
             "tenants": "all" if all_tenants else None,
         }
-        async for view in self.api.pages("jobs", query, limit=limit):
+        api = await self.operator_api() if all_tenants else self.api
+        async for view in api.pages("jobs", query, limit=limit):
             yield Job.from_view(view)
 
     async def wait(self, id: str, *, timeout_s: float | None = None) -> Job:
@@ -271,14 +315,17 @@ class AsyncClient:
         for line in lines.flush():
             yield line
 
-    async def events(self, id: str | None = None, *, follow: bool = True) -> AsyncIterator[Event]:
+    async def events(
+        self, id: str | None = None, *, follow: bool = True, all_tenants: bool = False
+    ) -> AsyncIterator[Event]:
         """Events of one job from its first on, until it is over; or of the tenant from now on.
 
-        Without an id and without `follow` there is nothing to give: only jobs keep a history.
+        `all_tenants` gives those of everybody, as an operator. Without an id and without `follow` there is nothing to give: only jobs keep a history.
         """
         if id is None:
+            source = await self._as_operator() if all_tenants else self
             if follow:
-                async for event in self._tenant_events():
+                async for event in source._tenant_events():
                     yield event
             return
         job = await self.job(id)
@@ -305,14 +352,18 @@ class AsyncClient:
                 queue.get_nowait()
             queue.put_nowait(event)
 
-        is_operator = self.config.tenant == subjects.OPERATOR_TENANT
-        subject = subjects.EVENTS_ALL if is_operator else subjects.events_of(self.config.tenant)
-        subscription = await self.bus.tenants.subscribe(subject, take)
+        subscription = await self.on_event(take)
         try:
             while True:
                 yield await queue.get()
         finally:
             await subscription.close()
+
+    async def on_event(self, take: Callable[[Message], None]) -> Subscription:
+        """Calls `take` for each event of the tenant, as an operator of all, until closed."""
+        is_operator = self.config.tenant == subjects.OPERATOR_TENANT
+        subject = subjects.EVENTS_ALL if is_operator else subjects.events_of(self.config.tenant)
+        return await self.bus.tenants.subscribe(subject, take)
 
     async def cancel(self, id: str, *, reason: str | None = None) -> Job:
         """Ask for the job's end and return it as it is then; `wait` for the end itself."""
@@ -327,20 +378,3 @@ class AsyncClient:
             job=id,
             reason=reason,
         )
-
-    async def nodes(self) -> list[dict[str, Any]]:
-        """Every node as `gpuyard nodes --json` shows it."""
-        return [view async for view in self.api.pages("nodes", {})]
-
-    async def node(self, name: str) -> dict[str, Any]:
-        """One node; raises UnknownThing."""
-        view: dict[str, Any] = (await self.api.call("node", {"name": name}))["node"]
-        return view
-
-    async def status(self) -> dict[str, Any]:
-        """Leader, bus, nodes by state, GPUs and queue: what `gpuyard status --json` shows."""
-        return await self.api.call("status")
-
-    async def version(self) -> dict[str, Any]:
-        """The coordinator's version and the yard's id."""
-        return await self.api.call("version")

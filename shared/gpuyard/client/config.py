@@ -84,6 +84,33 @@ def load_config(
     return _merge(layers, context or named or standing)
 
 
+def own_file(environ: Mapping[str, str]) -> Path:
+    """The caller's own configuration file, whether it exists or not."""
+    if named := environ.get("GPUYARD_CONFIG"):
+        return Path(named)
+    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "~") / ".config")
+    return home.expanduser() / "gpuyard" / "config.toml"
+
+
+def known_contexts(environ: Mapping[str, str]) -> list[str]:
+    """Names of the contexts in every file that is read; raises ConfigError for a faulty one."""
+    documents = _Files(environ).documents()
+    return sorted({name for _, document in documents for name in document.get("contexts", {})})
+
+
+def check_value(key: str, value: str) -> None:
+    """Raises ConfigError where the value could not be used; files need not exist yet."""
+    setting = Setting(value, "the command line")
+    if key == "url":
+        _checked_url(setting)
+    elif key == "tenant":
+        _check_tenant(setting)
+    elif key == "user":
+        _check_user(setting)
+    elif key not in KEYS:
+        raise ConfigError(f"unknown key {key!r}; the keys are {', '.join(KEYS)}")
+
+
 def _layer(values: Mapping[str, str | None], origin: str) -> dict[str, Setting]:
     full = origin if origin != "GPUYARD_" else None
     return {
@@ -113,19 +140,11 @@ def login_name() -> str:
 
 def _merge(layers: list[dict[str, Setting]], context: str | None) -> Config:
     found = {key: next(layer[key] for layer in layers if key in layer) for key in KEYS}
-    tenant, user, url = found["tenant"], found["user"], found["url"]
-    if tenant.value != OPERATOR_TENANT and not ids.is_name(tenant.value or ""):
-        raise ConfigError(
-            f"tenant {tenant.value!r} (from {tenant.origin}) is no name: "
-            "1 to 63 lower-case letters, digits and hyphens"
-        )
-    if not ids.is_user(user.value or ""):
-        raise ConfigError(
-            f"user {user.value!r} (from {user.origin}) is no name: "
-            "1 to 64 lower-case letters, digits, _ and -"
-        )
+    tenant, user = found["tenant"], found["user"]
+    _check_tenant(tenant)
+    _check_user(user)
     return Config(
-        url=_checked_url(url),
+        url=_checked_url(found["url"]),
         tenant=tenant.value or "",
         user=user.value or "",
         credentials=_path(found["credentials"], "credentials"),
@@ -133,6 +152,22 @@ def _merge(layers: list[dict[str, Setting]], context: str | None) -> Config:
         context=context,
         origins={key: setting.origin for key, setting in found.items()},
     )
+
+
+def _check_tenant(setting: Setting) -> None:
+    if setting.value != OPERATOR_TENANT and not ids.is_name(setting.value or ""):
+        raise ConfigError(
+            f"tenant {setting.value!r} (from {setting.origin}) is no name: "
+            "1 to 63 lower-case letters, digits and hyphens"
+        )
+
+
+def _check_user(setting: Setting) -> None:
+    if not ids.is_user(setting.value or ""):
+        raise ConfigError(
+            f"user {setting.value!r} (from {setting.origin}) is no name: "
+            "1 to 64 lower-case letters, digits, _ and -"
+        )
 
 
 def _checked_url(setting: Setting) -> str:
@@ -163,8 +198,7 @@ class _Files:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         named = env.get("GPUYARD_CONFIG")
-        home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME") or "~") / ".config")
-        own = Path(named) if named else home.expanduser() / "gpuyard" / "config.toml"
+        own = own_file(env)
         if named and not own.is_file():
             raise ConfigError(f"{own} (from GPUYARD_CONFIG) does not exist")
         self._paths = [own] if named else [own, SYSTEM_FILE]
@@ -172,7 +206,7 @@ class _Files:
 
     def documents(self) -> list[tuple[Path, dict[str, Any]]]:
         if self._read is None:
-            self._read = [(path, _toml(path)) for path in self._paths if path.is_file()]
+            self._read = [(path, read_toml(path)) for path in self._paths if path.is_file()]
         return self._read
 
     def standing(self) -> str | None:
@@ -197,7 +231,8 @@ class _Files:
         raise ConfigError(f"there is no context {name!r} ({said_by}); known contexts: {listed}")
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """A configuration file; raises ConfigError where it is none."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:

@@ -31,13 +31,18 @@ DUPLICATE_S: Final = 1.0
 NO_LEADER: Final = "the job is stored; no coordinator has answered yet, it starts once one does"
 
 
-def prepared(spec: Any) -> dict[str, Any]:
-    """The body to submit, with an id: from a map, or from anything with `model_dump`."""
+def as_map(spec: Any) -> dict[str, Any]:
+    """A job as a map: one already, or anything with `model_dump`; raises InvalidJob."""
     if hasattr(spec, "model_dump"):
         spec = spec.model_dump(mode="json", exclude_unset=True)
     if not isinstance(spec, Mapping):
         raise InvalidJob([FieldFault("", "wrong_type", "a job is a map or a JobSpec")])
-    body = {"v": VERSION, **spec}
+    return dict(spec)
+
+
+def prepared(spec: Any) -> dict[str, Any]:
+    """The body to submit, with an id: from a map, or from anything with `model_dump`."""
+    body = {"v": VERSION, **as_map(spec)}
     if body.get("id") is None:
         body["id"] = ids.job_id_from_bytes(os.urandom(10))
     elif not isinstance(body["id"], str) or not ids.is_job_id(body["id"]):

@@ -3,13 +3,17 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from gpuyard.client.answers import Applied, DryRun, Forgotten
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.client.config import Config
 from gpuyard.client.jobs import Job, LogLine
 from gpuyard.messages import Event
+
+if TYPE_CHECKING:
+    from gpuyard.views import TenantView, WhyView
 
 T = TypeVar("T")
 
@@ -78,8 +82,20 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, spec: Any) -> Job:
-        """See `AsyncClient.submit`."""
+    @overload
+    def submit(self, spec: Any, *, dry_run: Literal[False] = False) -> Job: ...
+
+    @overload
+    def submit(self, spec: Any, *, dry_run: Literal[True]) -> DryRun: ...
+
+    def submit(self, spec: Any, *, dry_run: bool = False) -> Job | DryRun:
+        """See `AsyncClient.submit`.
+
+        job = client.submit({"image": "busybox", "command": ["true"], "gpus": 1})
+        plan = client.submit({"image": "busybox", "gpus": 8}, dry_run=True)
+        """
+        if dry_run:
+            return self._call(self._client.try_submit(spec))
         return self._call(self._client.submit(spec))
 
     def run(
@@ -110,9 +126,11 @@ class Client:
         """See `AsyncClient.logs`."""
         return self._iterate(self._client.logs(id, follow=follow, attempt=attempt))
 
-    def events(self, id: str | None = None, *, follow: bool = True) -> Iterator[Event]:
+    def events(
+        self, id: str | None = None, *, follow: bool = True, all_tenants: bool = False
+    ) -> Iterator[Event]:
         """See `AsyncClient.events`."""
-        return self._iterate(self._client.events(id, follow=follow))
+        return self._iterate(self._client.events(id, follow=follow, all_tenants=all_tenants))
 
     def cancel(self, id: str, *, reason: str | None = None) -> Job:
         """See `AsyncClient.cancel`."""
@@ -125,6 +143,64 @@ class Client:
     def node(self, name: str) -> dict[str, Any]:
         """See `AsyncClient.node`."""
         return self._call(self._client.node(name))
+
+    def why(self, id: str) -> "WhyView":
+        """See `AsyncClient.why`.
+
+        for change in client.why("train-7")["changes"]:
+            print(change["text"])
+        """
+        return self._call(self._client.why(id))
+
+    def cordon(
+        self, node: str, gpu: str | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        """See `AsyncClient.cordon`.
+
+        client.cordon("a100-3", reason="maintenance")
+        """
+        return self._call(self._client.cordon(node, gpu, reason))
+
+    def uncordon(self, node: str, gpu: str | None = None) -> dict[str, Any]:
+        """See `AsyncClient.uncordon`."""
+        return self._call(self._client.uncordon(node, gpu))
+
+    def drain(
+        self, node: str, reason: str | None = None, *, deadline_s: float | None = None
+    ) -> dict[str, Any]:
+        """See `AsyncClient.drain`: it returns at once.
+
+        client.drain("a100-3", "new driver", deadline_s=600)
+        while client.node("a100-3")["jobs"]:
+            time.sleep(2)
+        """
+        return self._call(self._client.drain(node, reason, deadline_s=deadline_s))
+
+    def forget(self, node: str) -> Forgotten:
+        """See `AsyncClient.forget`."""
+        return self._call(self._client.forget(node))
+
+    def tenants(self) -> "list[TenantView]":
+        """See `AsyncClient.tenants`."""
+        return self._call(self._client.tenants())
+
+    def tenant(self, name: str | None = None) -> "TenantView":
+        """See `AsyncClient.tenant`.
+
+        print(client.tenant()["used"]["gpus"])
+        """
+        return self._call(self._client.tenant(name))
+
+    def apply(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Applied:
+        """See `AsyncClient.apply`.
+
+        client.apply({"tenant": "team-a", "limits": {"gpus": 4}})
+        """
+        return self._call(self._client.apply(document, dry_run=dry_run))
+
+    def delete_tenant(self, name: str) -> "TenantView":
+        """See `AsyncClient.delete_tenant`."""
+        return self._call(self._client.delete_tenant(name))
 
     def status(self) -> dict[str, Any]:
         """See `AsyncClient.status`."""

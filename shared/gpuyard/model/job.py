@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from gpuyard.model import ids
+from gpuyard.model import ids, where
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.quantities import format_duration, parse_duration_s, parse_size_mib
 from gpuyard.model.reasons import EndReason, Owner
@@ -62,9 +62,9 @@ class _Part(BaseModel):
 class Mount(_Part):
     """A folder or file of the node inside the container; the node's policy says which."""
 
-    source: str = Field(min_length=1)
-    target: str = Field(pattern=r"^/")
-    read_only: bool = False
+    source: str = Field(min_length=1, description="A path on the node, or a volume's name.")
+    target: str = Field(pattern=r"^/", description="Where it stands in the container.")
+    read_only: bool = Field(default=False, description="The job may not write to it.")
 
     @field_validator("source")
     @classmethod
@@ -86,9 +86,9 @@ class Mount(_Part):
 
 
 class Ulimit(_Part):
-    name: str = Field(pattern=r"^[a-z]+$")
-    soft: int = Field(ge=-1)
-    hard: int = Field(ge=-1)
+    name: str = Field(pattern=r"^[a-z]+$", description="As `nofile` or `memlock`.")
+    soft: int = Field(ge=-1, description="-1 is no limit.")
+    hard: int = Field(ge=-1, description="How far the job may raise the soft one.")
 
 
 class Retries(_Part):
@@ -97,8 +97,13 @@ class Retries(_Part):
     `when` holds owners (`platform`), end reasons (`out_of_memory`) and exit codes (`exit:75`).
     """
 
-    max: Annotated[int, BeforeValidator(_number)] = Field(default=0, ge=0, le=100)
-    when: list[str] = Field(default_factory=lambda: ["platform", "hardware"])
+    max: Annotated[int, BeforeValidator(_number)] = Field(
+        default=0, ge=0, le=100, description="New attempts at most."
+    )
+    when: list[str] = Field(
+        default_factory=lambda: ["platform", "hardware"],
+        description="After which ends: owners, end reasons, `exit:CODE`.",
+    )
 
     @field_validator("when")
     @classmethod
@@ -111,50 +116,134 @@ class Retries(_Part):
 
 
 class After(_Part):
-    job: str
-    when: Literal["succeeded", "failed", "ended"] = "succeeded"
+    job: str = Field(description="The other job's id.")
+    when: Literal["succeeded", "failed", "ended"] = Field(
+        default="succeeded", description="How that job must have ended."
+    )
 
 
 class JobSpec(_Part):
     """One request to run a container to its end. Unknown fields are refused."""
 
-    id: str | None = None
-    name: str | None = Field(default=None, min_length=1, max_length=128)
-    image: str = Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")
-    command: Words | None = None
-    entrypoint: Words | None = None
-    env: dict[EnvName, str] = Field(default_factory=dict)
-    workdir: str | None = Field(default=None, pattern=r"^/")
-    run_as: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?$")
-    stdin: bool = False
-    tty: bool = False
-    labels: dict[str, str] = Field(default_factory=dict)
-    user: str | None = None
-    gpus: Annotated[GpuRequest, BeforeValidator(normalise_gpus)] = Field(default_factory=GpuRequest)
-    node: str | None = None
-    where: list[str] = Field(default_factory=list)
-    prefer: list[str] = Field(default_factory=list)
-    cpus: Annotated[float, BeforeValidator(_number)] | None = Field(default=None, gt=0, le=100_000)
-    memory_mib: Mib | None = None
-    shm_mib: Mib | None = None
-    tmpfs: dict[str, str] = Field(default_factory=dict)
-    ulimits: list[Ulimit] = Field(default_factory=list)
-    mounts: list[Mount] = Field(default_factory=list)
-    network: str = Field(default="bridge", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    ports: list[str] = Field(default_factory=list)
-    pull: Literal["missing", "always", "never"] = "missing"
-    priority: Count = Field(default=DEFAULT_PRIORITY, ge=0, le=100)
-    preemptible: bool = False
-    tolerate: list[str] = Field(default_factory=list)
-    max_runtime: Seconds | None = None
-    stop_grace: Seconds = DEFAULT_STOP_GRACE_S
-    retries: Retries = Field(default_factory=Retries)
-    on_partition: Literal["keep"] | dict[Literal["stop_after"], Seconds] | None = None
-    enforcement: Literal["hard", "mps", "audited"] | None = None
-    nodes: Count = Field(default=1, ge=1, le=200)
-    array: str | None = None
-    after: list[After] = Field(default_factory=list)
-    hold: bool = False
+    id: str | None = Field(
+        default=None,
+        description="One job of the tenant for 30 days; without one the yard gives one.",
+    )
+    name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        description="Shown beside the id; need not be unique.",
+    )
+    image: str = Field(
+        min_length=1,
+        max_length=512,
+        pattern=r"^[^\s]+$",
+        description="The container image, as docker names it.",
+    )
+    command: Words | None = Field(
+        default=None, description="The command and its words, instead of the image's."
+    )
+    entrypoint: Words | None = Field(
+        default=None, description="Instead of the image's; an empty list takes it away."
+    )
+    env: dict[EnvName, str] = Field(
+        default_factory=dict,
+        description="Environment variables; names that choose GPUs are the yard's.",
+    )
+    workdir: str | None = Field(
+        default=None, pattern=r"^/", description="Working directory in the container."
+    )
+    run_as: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?$",
+        description="User in the container, as UID[:GID] or names of the image.",
+    )
+    stdin: bool = Field(default=False, description="Standard input stays open.")
+    tty: bool = Field(default=False, description="A terminal in the container.")
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="Your own marks; names under `gpuyard.` are reserved."
+    )
+    user: str | None = Field(
+        default=None, description="Whose job it is, where the subject does not say; a claim."
+    )
+    gpus: Annotated[GpuRequest, BeforeValidator(normalise_gpus)] = Field(
+        default_factory=GpuRequest, description="GPUs of one node; see the forms below."
+    )
+    node: str | None = Field(default=None, description="Only this node.")
+    where: list[str] = Field(
+        default_factory=list,
+        description="Conditions that must all hold; `gpu-*` lines hold for each GPU.",
+    )
+    prefer: list[str] = Field(
+        default_factory=list, description="Conditions that should hold, among nodes that fit."
+    )
+    cpus: Annotated[float, BeforeValidator(_number)] | None = Field(
+        default=None, gt=0, le=100_000, description="Processors; unset is not limited and counts 0."
+    )
+    memory_mib: Mib | None = Field(
+        default=None, description="Host memory; above it the job is killed. Unset is not limited."
+    )
+    shm_mib: Mib | None = Field(
+        default=None, description="/dev/shm; unset: half of memory_mib, else 8192 with GPUs."
+    )
+    tmpfs: dict[str, str] = Field(
+        default_factory=dict,
+        description="Folders in memory: the path, and docker's options or an empty text.",
+    )
+    ulimits: list[Ulimit] = Field(
+        default_factory=list,
+        description="Limits of the kernel; memlock and stack are raised with GPUs.",
+    )
+    mounts: list[Mount] = Field(
+        default_factory=list, description="Folders of the node; its policy says which."
+    )
+    network: str = Field(
+        default="bridge",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="bridge, none, host or a network of the node.",
+    )
+    ports: list[str] = Field(
+        default_factory=list, description="Ports to publish, as 8888, 8080:80 or 53/udp."
+    )
+    pull: Literal["missing", "always", "never"] = Field(
+        default="missing", description="When the image is pulled."
+    )
+    priority: Count = Field(
+        default=DEFAULT_PRIORITY, ge=0, le=100, description="Larger goes first."
+    )
+    preemptible: bool = Field(
+        default=False, description="May be stopped for a job that comes first."
+    )
+    tolerate: list[str] = Field(
+        default_factory=list, description="Cordons it does not mind: cordon, or cordon:REASON."
+    )
+    max_runtime: Seconds | None = Field(
+        default=None, description="Then it is asked to stop; counts from its start."
+    )
+    stop_grace: Seconds = Field(
+        default=DEFAULT_STOP_GRACE_S, description="Time between SIGTERM and SIGKILL."
+    )
+    retries: Retries = Field(
+        default_factory=Retries,
+        description="New attempts of a job that ran; a number means max alone.",
+    )
+    on_partition: Literal["keep"] | dict[Literal["stop_after"], Seconds] | None = Field(
+        default=None, description="What the node does when the bus is gone: keep or stop_after."
+    )
+    enforcement: Literal["hard", "mps", "audited"] | None = Field(
+        default=None, description="The least enforcement of a share that will do."
+    )
+    nodes: Count = Field(
+        default=1, ge=1, le=200, description="Over how many nodes, all or nothing."
+    )
+    array: str | None = Field(
+        default=None, description="Tasks, as 0-99 or 0-99%8 (at most 8 at once)."
+    )
+    after: list[After] = Field(
+        default_factory=list, description="Jobs that must have ended before."
+    )
+    hold: bool = Field(default=False, description="Wait until it is released.")
 
     @field_validator("id")
     @classmethod
@@ -202,6 +291,21 @@ class JobSpec(_Part):
                 raise ValueError(f"label {name}: names that start with gpuyard. are reserved")
         return value
 
+    @field_validator("where", "prefer")
+    @classmethod
+    def _lines_are_conditions(cls, value: list[str]) -> list[str]:
+        """Each in its kept form."""
+        conditions = [where.parse(line) for line in value]
+        return [str(condition) for condition in conditions]
+
+    @field_validator("tolerate")
+    @classmethod
+    def _tolerations_are_known(cls, value: list[str]) -> list[str]:
+        for text in value:
+            if text != "cordon" and not re.fullmatch(r"cordon:.+", text):
+                raise ValueError(f"'{text}' is not a toleration; write cordon or cordon:REASON")
+        return value
+
     @field_validator("ports")
     @classmethod
     def _ports_are_ports(cls, value: list[str]) -> list[str]:
@@ -213,6 +317,8 @@ class JobSpec(_Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if fault := where.contradiction([where.parse(line) for line in self.where]):
+            raise ValueError(f"where: {fault}")
         if self.shm_mib and self.memory_mib and self.shm_mib > self.memory_mib:
             raise ValueError("shm_mib is larger than memory_mib")
         if self.network == "host" and self.ports:

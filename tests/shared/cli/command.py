@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import sys
+import termios
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +64,13 @@ async def started(
 class OnTerminal:
     """A command whose stdin, stdout and stderr are one terminal. Use as an async context manager."""
 
-    def __init__(self, url: str, *arguments: str) -> None:
+    def __init__(
+        self, url: str, *arguments: str, rows: int = 24, columns: int = 80, **env: str
+    ) -> None:
         self._url = url
         self._arguments = arguments
+        self._size = (rows, columns)
+        self._env = {"COLUMNS": str(columns), **env}
         self._master = -1
         self._process: asyncio.subprocess.Process | None = None
         self.shown = ""
@@ -73,6 +78,7 @@ class OnTerminal:
     async def __aenter__(self) -> Self:
         self._master, slave = pty.openpty()
         os.set_blocking(self._master, False)
+        termios.tcsetwinsize(slave, self._size)
         self._process = await asyncio.create_subprocess_exec(
             *COMMAND,
             *self._arguments,
@@ -80,7 +86,7 @@ class OnTerminal:
             stdout=slave,
             stderr=slave,
             cwd="/",
-            env=environment(self._url),
+            env=environment(self._url, **self._env),
             # A session of its own with this terminal, so that Ctrl-C reaches it and only it.
             preexec_fn=_take_terminal,
         )
@@ -122,7 +128,6 @@ class OnTerminal:
 
 def _take_terminal() -> None:
     import fcntl
-    import termios
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -265,7 +265,7 @@ async def test_lists_and_details(nats_server: NatsServer) -> None:
         follow = await gpuyard(nats_server.url, "logs", "-f", "--json", "done")
         assert len([json.loads(line) for line in follow.out.splitlines()]) == 2
         events = (await gpuyard(nats_server.url, "events", "done")).out.decode()
-        assert events.split()[1] == "accepted"
+        assert events.split()[3] == "accepted"
         version = json.loads((await gpuyard(nats_server.url, "version", "--json")).out)
         assert version["yard"]["yard"] == "abc123"
 

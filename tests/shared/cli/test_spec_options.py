@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpuyard.cli.spec_options import job_options, over_file, spec_from_flags
+from gpuyard.model.where import from_gpu_model
 
 ENVIRON = {"HOME": "/home/me", "TOKEN": "secret"}
 
@@ -96,8 +97,15 @@ def spec_of(line: str) -> dict[str, Any]:
         ("--time 90m --retries 2 busybox", {"max_runtime": 5400.0, "retries": {"max": 2}}),
         ("--node n1 --priority 80 --preemptible busybox", {
             "node": "n1", "priority": 80, "preemptible": True}),
-        ("--gpu-model 'RTX 4090' busybox", {"where": ["gpu-name=*RTX-4090*"]}),
-        ("--gpu-model 'NVIDIA-A100*' busybox", {"where": ["gpu-name=NVIDIA-A100*"]}),
+        ("--gpu-model 'RTX 4090' busybox", {"where": [str(from_gpu_model("RTX 4090"))]}),
+        ("--gpu-model A10 busybox", {"where": ["gpu-name=A10|A10-*|*-A10|*-A10-*"]}),
+        ("--gpu-memory 24GB --gpu-memory 40 busybox", {"where": ["gpu-memory>=40"]}),
+        ("--gpu-memory '<=24' busybox", {"where": ["gpu-memory<=24"]}),
+        ("--tolerate cordon --tolerate cordon:maintenance busybox", {
+            "tolerate": ["cordon", "cordon:maintenance"]}),
+        ("--where zone!=b --where 'gpu-name=A100*|H100*' busybox", {
+            "where": ["zone!=b", "gpu-name=A100*|H100*"]}),
+        ("--dry-run busybox", {}),
         ("--gpu-memory 24 --cuda 12.1 busybox", {
             "where": ["gpu-memory>=24", "gpu-cuda-version>=12.1"]}),
         ("--where 'gpu-memory>=24' --where '!spot' busybox", {
@@ -146,7 +154,6 @@ def test_flags_are_laid_over_a_file() -> None:
     [
         ("-i busybox", "-i cannot be used here"),
         ("-it busybox", "-i cannot be used here"),
-        ("--dry-run busybox", "--dry-run cannot be used yet"),
         ("--runtime nvidia busybox", "use --gpus all instead"),
         ("--runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=0,1 busybox", "use --gpus device=0,1 instead"),
         ("--runtime runc busybox", "--runtime runc cannot be used here"),
@@ -164,9 +171,9 @@ def test_flags_are_laid_over_a_file() -> None:
         ("--shm-size big busybox", "--shm-size: 'big' is not a size"),
         ("--time soon busybox", "--time: 'soon' is not a duration"),
         ("--tmpfs scratch busybox", "is no absolute path"),
-        ("--where gpu-memory busybox", "put it in quotes"),
-        ("--gpu-memory lots busybox", "--gpu-memory 'lots' is no size"),
-        ("--cuda new busybox", "--cuda 'new' is no version"),
+        ("--where gpu-memory busybox", "quote the line"),
+        ("--gpu-memory lots busybox", "--gpu-memory: 'lots' is no GPU memory"),
+        ("--cuda new busybox", "--cuda: 'new' is no CUDA version"),
         ("--gpus device=0,count=2 busybox", "only one of device=0, 2"),
         ("--gpus all,options=x busybox", "options= cannot be used"),
         ("--env-file /no/such busybox", "--env-file /no/such: No such file"),

@@ -13,6 +13,7 @@ from gpuyard import subjects
 from gpuyard.bus import Bus, Message, Sizes, connect, ensure_streams
 from gpuyard.errors import RequestError, UnknownThing
 from gpuyard.messages import LogChunk
+from tests.shared.client.fake_operations import FakeOperations
 
 AT = "2026-01-01T00:00:00.000Z"
 FINAL = ("succeeded", "failed", "cancelled")
@@ -83,14 +84,16 @@ class FakeJob:
         return view
 
 
-class FakeYard:
+class FakeYard(FakeOperations):
     """Use as an async context manager. `on_submit` is what happens to a job that comes in."""
 
     def __init__(self, url: str, on_submit: OnSubmit | None = None, *, leads: bool = True) -> None:
+        super().__init__()
         self.jobs: dict[str, FakeJob] = {}
         self.submissions: list[Body] = []
         self.calls: list[tuple[str, Body]] = []
-        self.nodes: list[Body] = []
+        self.callers: list[tuple[str, str]] = []
+        """(tenant, operation) of each call."""
         self.on_submit = on_submit or succeed
         self.on_cancel: OnSubmit = end_cancelled
         self.refuses: dict[str, Body] = {}
@@ -252,12 +255,13 @@ class FakeYard:
         tenant, user, operation = subjects.parse_api(message.subject)
         body = message.body()
         self.calls.append((operation, body))
+        self.callers.append((tenant, operation))
         headers = {"Gpuyard-Kind": f"{operation}.ok"}
         try:
             if operation in self.refuses:
                 answer, headers = error(**self.refuses[operation])
             else:
-                answer = {"v": 1, **getattr(self, f"_do_{operation}")(body)}
+                answer = {"v": 1, **getattr(self, f"_do_{operation.replace('-', '_')}")(body)}
         except RequestError as fault:
             answer, headers = error(fault.code, str(fault))
         prefix = subjects.tenant_inbox(tenant, user)
@@ -298,18 +302,6 @@ class FakeYard:
         following = str(start + len(items)) if items else None
         complete = any(chunk["end"] for chunk in items)
         return {"items": items, "next": following, "complete": complete}
-
-    def _do_nodes(self, body: Body) -> Body:
-        return {"items": self.nodes, "next": None}
-
-    def _do_node(self, body: Body) -> Body:
-        for node in self.nodes:
-            if node["name"] == body["name"]:
-                return {"node": node}
-        raise UnknownThing(f"no node {body['name']}", code="unknown_node")
-
-    def _do_version(self, body: Body) -> Body:
-        return {"version": "0.1.0", "yard": "abc123"}
 
 
 def error(code: str, message: str, **more: Any) -> tuple[Body, dict[str, str]]:

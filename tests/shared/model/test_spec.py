@@ -29,7 +29,6 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": [1]}, "gpus", "map"),
     ({"gpus": {"count": 2, "all": True}}, "gpus", "only one of"),
     ({"gpus": {"ids": ["0", "0"]}}, "gpus", "named twice"),
-    ({"gpus": "8GiB"}, "gpus", "not supported yet"),
     ({"gpus": "mig=1g.10gb:2"}, "gpus", "not supported yet"),
     ({"cpus": True}, "cpus", "not true or false"),
     ({"cpus": "many"}, "cpus", "must be a number"),

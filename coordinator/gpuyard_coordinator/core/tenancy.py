@@ -1,0 +1,57 @@
+"""Tenants' documents: written by operators, in force at once, never ending what runs."""
+
+from dataclasses import replace
+
+from gpuyard.errors import Conflict, UnknownThing
+from gpuyard_coordinator.core import documents
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.effects import Effects, Outcome
+from gpuyard_coordinator.core.events import TenantApplied, TenantDeleted
+from gpuyard_coordinator.core.state import Now
+
+
+def apply_tenant(
+    cluster: Cluster, event: TenantApplied | TenantDeleted, now: Now, effects: Effects
+) -> None:
+    before = cluster.tenants.get(event.tenant)
+    if isinstance(event, TenantApplied):
+        after = event.document
+        if after == before:
+            effects.outcomes.append(Outcome(event.ref, tenant=event.tenant))
+            return
+        cluster.tenants[event.tenant] = after
+    else:
+        live = sum(1 for tenant, _ in cluster.jobs if tenant == event.tenant)
+        if before is None or live:
+            error = (
+                UnknownThing(f"tenant {event.tenant} has no document", code="unknown_tenant")
+                if before is None
+                else Conflict(
+                    f"tenant {event.tenant} has {live} unfinished jobs: cancel them first"
+                )
+            )
+            effects.outcomes.append(Outcome(event.ref, error=error))
+            return
+        after = None
+        del cluster.tenants[event.tenant]
+    effects.tenants.add(event.tenant)
+    action = "tenant_deleted" if after is None else "tenant_applied"
+    effects.audit(event.actor, action, now, tenant=event.tenant, before=before, after=after)
+    effects.outcomes.append(Outcome(event.ref, tenant=event.tenant))
+    reshape(cluster, event.tenant)
+
+
+def reshape(cluster: Cluster, tenant: str) -> None:
+    """Waiting and held jobs of a tenant under its new document: what it lets them use."""
+    document = cluster.tenants.get(tenant)
+    for job in [job for job in cluster.jobs.values() if job.tenant == tenant]:
+        shape = documents.shape_of(job.spec, tenant, document)
+        shape = replace(shape, excluded=job.shape.excluded)
+        if shape == job.shape:
+            continue
+        is_waiting = cluster.queue.position(job) is not None
+        cluster.queue.discard(job)
+        job.shape = shape
+        if is_waiting:
+            cluster.queue.add(job)
+    cluster.tenants_eased.add(tenant)

@@ -1,0 +1,265 @@
+"""What crosses the bus: events, subjects and the operations of the API."""
+
+from typing import Any, Final
+
+from gpuyard import errors, messages, subjects, views
+from gpuyard.messages import MAX_LOG_CHUNK_BYTES, MAX_SPEC_BYTES, Event, LogChunk
+from gpuyard.model.states import EventKind
+from gpuyard.model.verdicts import VerdictCode
+from gpuyard_coordinator.reads import MAX_PAGE
+from gpuyard_coordinator.services import MAX_WAIT_S, Services
+from reference.markdown import block, code, described, hints, page, table
+
+# What each kind tells, and what its `data` holds.
+_KINDS: Final = {
+    "accepted": ("the job is known and has its id", ""),
+    "rejected": ("the submission was refused", "`errors`: every fault"),
+    "queued": ("it waits; `message` says why", "`code`: the verdict"),
+    "verdict": ("why it waits has changed", "`code`: the verdict"),
+    "assigned": ("it has a node and its GPUs", "`gpus`: their UUIDs"),
+    "preparing": ("the node has taken it and makes ready", ""),
+    "pulling": ("the image is being pulled", "`done_bytes`, `total_bytes`"),
+    "running": ("its container runs", ""),
+    "usage": ("what it has used so far; not sent yet", ""),
+    "warning": ("something its owner should know; not sent yet", ""),
+    "stopping": ("it was asked to end", "`reason`"),
+    "requeued": ("the attempt is over and the job waits again", "`reason` of that attempt"),
+    "succeeded": ("it ended with 0", "`exit_code`, `owner`, `log_chunks`"),
+    "failed": ("it ended in another way", "`exit_code`, `owner`, `log_chunks`"),
+    "cancelled": ("somebody ended it", "`exit_code`, `owner`, `log_chunks`"),
+}
+_EVENT: Final = {
+    "v": "1",
+    "seq": "counts within the job, from 1; of a refused submission its place in the stream",
+    "at": "RFC 3339, UTC",
+    "tenant": "whose job it is",
+    "job": "its id",
+    "attempt": "which try, from 1",
+    "kind": "one of the table above",
+    "state": "the job's state after it",
+    "node": "where",
+    "reason": "an [end reason](end-reasons.md), or null",
+    "message": "one line for people",
+    "actor": "who caused it, where somebody did",
+    "data": "what only this kind has",
+}
+# Request, reply; `-` where the request is an empty map.
+_OPERATIONS: Final = {
+    "submit": ("a [job](job.md)", "`job`: a job view; a refusal has every fault in `error.errors`"),
+    "jobs": (
+        (
+            "`all`, `state` [..], `user`, `node`, `name`, `since`, `limit`, `cursor`; operators: "
+            '`tenants: "all"`, `tenant`'
+        ),
+        "`items`: job views, `next`",
+    ),
+    "job": ("`id`: an id, its beginning, or a name", "`job`: a job view with its last three keys"),
+    "why": ("`id`", "`job`, `state`, `verdict`, `nodes`, `changes`"),
+    "logs": (
+        "`id`, `attempt` (the last one), `limit`, `cursor`",
+        "`attempt`, `node`, `items`: log records, `next`, `complete`",
+    ),
+    "wait": (f"`id`, `timeout_s` (at most {MAX_WAIT_S:g})", "`job`: a job view, ended or not"),
+    "cancel": ("`id`, `reason`: one line that is kept", "`job`: a job view"),
+    "nodes": ("`limit`, `cursor`", "`items`: node views, `next`"),
+    "node": ("`name`", "`node`: a node view"),
+    "tenants": ("`limit`, `cursor` (operators)", "`items`: tenant views, `next`"),
+    "tenant": ("`name`", "`tenant`: a tenant view"),
+    "tenant-apply": (
+        "`document`: a tenant, `dry_run` (operators)",
+        "`tenant`: a tenant view, `changed`, `before`",
+    ),
+    "tenant-delete": ("`name` (operators)", "`tenant`: the last view of it"),
+    "cordon": ("`name`, `gpu`, `reason` (operators)", "`node`: a node view"),
+    "uncordon": ("`name`, `gpu` (operators)", "`node`: a node view"),
+    "drain": ("`name`, `reason`, `deadline_s` (operators)", "`node`: a node view"),
+    "forget": ("`name` (operators)", "`node`, `warning`"),
+    "status": (
+        "-",
+        "`yard`, `leader`, `bus`, `nodes` by state, `gpus` by use, `queue` by verdict, `healthy`",
+    ),
+    "version": ("-", "`version`, `yard`"),
+}
+_ERRORS: Final = {
+    "invalid": "the request or the job cannot be accepted",
+    "unknown_job": "no job of that id, beginning or name in the tenant",
+    "unknown_node": "no such node",
+    "unknown_tenant": "no such tenant",
+    "not_allowed": "the caller may not do that",
+    "conflict": "the id stands for another spec already",
+    "too_large": f"a job's body is above {MAX_SPEC_BYTES} bytes",
+    "no_leader": "no coordinator leads; try again",
+    "timeout": "no answer in time; try again",
+}
+_VIEWS: Final[dict[str, str]] = {
+    "JobView": "The last three keys are in `job` alone.",
+    "HeldGpu": "",
+    "NodeView": "",
+    "GpuView": "",
+    "GrantView": "",
+    "WhyView": "",
+    "FullVerdict": "",
+    "LimitView": "",
+    "NodeFit": "",
+    "ReasonView": "",
+    "TenantView": "",
+    "TenantUse": "",
+}
+
+
+def events_page() -> str:
+    return page(
+        "Events",
+        "Every change of a job is an event, stored for 30 days by the stream "
+        f"{code(subjects.EVENTS_STREAM)}. Each has a subject of its own:",
+        block("text", subjects.event("<tenant>", "<job>", "<kind>", 0).replace(".0", ".<n>")),
+        "`gpuyard events ID` shows those of a job, `gpuyard events` what happens from now on; any "
+        f"client may subscribe {code(subjects.events_of('<tenant>'))}.",
+        "## Kinds",
+        table(
+            ["kind", "tells", "in `data`"],
+            (
+                (code(kind), tells, data)
+                for kind, (tells, data) in described(
+                    [str(kind) for kind in EventKind], _KINDS, "kinds of events"
+                )
+            ),
+        ),
+        "## Body",
+        _keys(Event, _EVENT, "keys of events"),
+        "A submission that cannot be accepted gives one `rejected` event. A submission by request "
+        "(`gpuyard submit`, the API) is answered instead and leaves none. Each of `data.errors`:",
+        block(
+            "json",
+            '{"field": "comand", "code": "unknown_field", "message": "unknown field", '
+            '"did_you_mean": "command"}',
+        ),
+        "## Verdicts",
+        "Why a job waits, in the `code` of its verdict. The list is closed; not all are given yet.",
+        ", ".join(code(item) for item in VerdictCode) + ".",
+        "## Output",
+        f"{code(subjects.logs('<tenant>', '<job>', 1, '<node>').replace('.1.', '.<attempt>.'))}, "
+        f"stored for 7 days by {code(subjects.LOGS_STREAM)}; msgpack records of at most "
+        f"{MAX_LOG_CHUNK_BYTES} bytes of output:",
+        table(["key", "type"], ((code(k), kind) for k, kind in hints(LogChunk, _link))),
+        "Records of one stream come in the order of `offset`; drop what you have by it. The order "
+        "between the two streams is the one in which the agent read them.",
+    )
+
+
+def api_page() -> str:
+    served = list(Services._handlers(object.__new__(Services)))
+    words = {name: text for name, text in _OPERATIONS.items() if name in served}
+    return page(
+        "The API",
+        "Requests of NATS; whoever leads answers. `gpuyard` and the SDK use nothing else.",
+        block("text", subjects.api("<tenant>", "<user>", "<operation>")),
+        "The body is a map, as JSON or msgpack, and the answer comes in the same form. **The reply "
+        f"subject must begin with {code(subjects.tenant_inbox('<tenant>', '<user>') + '.')}** of "
+        "the same tenant and user; a request with any other is not answered at all. With nats-py "
+        "that is `inbox_prefix` of `nats.connect`. Operators use the tenant "
+        f"{code(subjects.OPERATOR_TENANT)}. There are no credentials per tenant yet, so tenant "
+        "and user are what the caller says.",
+        "## Operations",
+        table(
+            ["operation", "request", "reply, besides `v`"],
+            ((code(n), *texts) for n, texts in described(served, words, "operations")),
+        ),
+        f"A list has at most `limit` items (1 to {MAX_PAGE}) and as many as fit a message; `next` "
+        "is the `cursor` of the next page, null on the last. A page may be empty and still have a "
+        "next one. Success has the header `Gpuyard-Kind: <operation>.ok`. Bytes in JSON are base64.",
+        "## Errors",
+        "The header `Nats-Service-Error-Code` has the code, the body says more:",
+        block(
+            "json",
+            '{"v": 1, "error": {"code": "unknown_job", "message": "no job nosuch in tenant '
+            'default", "field": "id", "hint": null}}',
+        ),
+        table(
+            ["code", "means"],
+            (
+                (code(name), text)
+                for name, text in described(
+                    [*errors._BY_CODE, "no_leader", "timeout"], _ERRORS, "error codes"
+                )
+            ),
+        ),
+        "## Subjects",
+        table(
+            ["subject", "kind", "from → to"],
+            [
+                (
+                    code(subjects.submit("<tenant>") + "[.<user>]"),
+                    f"stream {code(subjects.SUBMIT_STREAM)}",
+                    'anyone → coordinator: a [job](job.md), or `{"cancel": id}`',
+                ),
+                (
+                    code(subjects.api("<tenant>", "<user>", "<operation>")),
+                    "request",
+                    "anyone → coordinator",
+                ),
+                (
+                    code("gpuyard.events.<tenant>.<job>.<kind>.<n>"),
+                    f"stream {code(subjects.EVENTS_STREAM)}",
+                    "coordinator → anyone: [events](events.md)",
+                ),
+                (
+                    code("gpuyard.logs.<tenant>.<job>.<attempt>.<node>"),
+                    f"stream {code(subjects.LOGS_STREAM)}",
+                    "agent → anyone: a job's output",
+                ),
+                (
+                    code(subjects.audit("<tenant>", "<action>")),
+                    f"stream {code(subjects.AUDIT_STREAM)}",
+                    "coordinator → operators: who did what",
+                ),
+                (
+                    code(subjects.beat("<node>")),
+                    "publish with a reply subject",
+                    "agent → coordinator, every 2 s: what the node has and runs",
+                ),
+                (
+                    code(subjects.wanted("<node>")),
+                    "publish",
+                    "coordinator → agent: everything the node shall run",
+                ),
+                (
+                    code(subjects.command("<node>", "logs")),
+                    "request",
+                    "coordinator → agent: output that the bus does not have",
+                ),
+            ],
+        ),
+        f"The state is the key-value bucket {code(subjects.BUCKET)}; nobody but the coordinator "
+        "writes it.",
+        "## Views",
+        "Keys are always there; what is not known is null, never 0.",
+        *(part for name, note in _VIEWS.items() for part in _view(name, note)),
+    )
+
+
+def _view(name: str, note: str) -> list[str]:
+    shape: Any = getattr(views, name, None)
+    if shape is None:
+        return []
+    text = " ".join([note, "`--json` prints the same." if name in ("JobView", "NodeView") else ""])
+    rows = ((code(key), kind) for key, kind in hints(shape, _link))
+    return [part for part in (f"### {name}", text.strip(), table(["key", "type"], rows)) if part]
+
+
+def _keys(shape: type, words: dict[str, str], where: str) -> str:
+    kinds = dict(hints(shape, _link))
+    return table(
+        ["key", "type", "means"],
+        ((code(key), kinds[key], text) for key, text in described(kinds, words, where)),
+    )
+
+
+def _link(shape: type) -> str:
+    name = shape.__name__
+    if name in _VIEWS:
+        return f"[{name}](#{name.lower()})"
+    if name == "Event":
+        return "[event](events.md#body)"
+    inner = ", ".join(code(key) for key in shape.__annotations__)
+    return f"{{{inner}}}" if shape.__module__.startswith(messages.__package__ or "") else name

@@ -1,0 +1,41 @@
+"""`submit --dry-run` and `run --dry-run`: what would happen, and nothing done."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuyard.cli.globals import Globals
+from gpuyard.cli.render import json_array, json_object, plain, terminal_width
+from gpuyard.cli.streams import write
+from gpuyard.cli.why import terminal_rows, text
+
+
+def try_specs(specs: list[dict[str, Any]], settings: Globals) -> int:
+    """Asks the yard about each job; 0 where all would be taken, be it to wait."""
+    from gpuyard.cli.session import with_yard
+    from gpuyard.client.answers import DryRun
+    from gpuyard.client.async_client import AsyncClient
+
+    async def work(client: AsyncClient) -> tuple[list[DryRun], str]:
+        found = [await client.submit(spec, dry_run=True) for spec in specs]
+        return found, client.config.tenant
+
+    found, tenant = with_yard(settings, work)
+    if settings.json:
+        write(json_object(found[0]) if len(found) == 1 else json_array(found))
+        return 0
+    for spec, plan in zip(specs, found, strict=True):
+        name = str(spec.get("name") or spec.get("id") or "") if len(specs) > 1 else ""
+        lines = _lines(plan, tenant, name)
+        write("".join(f"{plain(line)}\n" for line in lines))
+    return 0
+
+
+def _lines(plan: Mapping[str, Any], tenant: str, name: str) -> Iterator[str]:
+    job = f"job {name}" if name else "job"
+    if plan["fits"]:
+        gpus = plan["gpus"]
+        held = f" with {', '.join(gpus)}" if gpus else ""
+        yield f"{job} would start on {plan['node']}{held} (dry run)"
+        return
+    yield f"{job} would wait (dry run)"
+    yield from text(plan["why"], tenant, rows=terminal_rows(), width=terminal_width())

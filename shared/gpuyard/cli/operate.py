@@ -1,0 +1,209 @@
+"""`gpuyard cordon`, `uncordon`, `drain` and `forget`: what operators do to nodes."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gpuyard.cli.completing import node_names
+from gpuyard.cli.ending import UsageFault, say
+from gpuyard.cli.globals import Globals, current, global_options
+from gpuyard.cli.render import View, json_object, plain
+from gpuyard.cli.streams import write
+
+if TYPE_CHECKING:
+    from gpuyard.client.async_client import AsyncClient
+
+DRAIN_RECHECK_S: Final = 2.0
+NAMED: Final = 3
+"""Jobs that the line of progress names."""
+
+
+@click.command()
+@click.argument("name", metavar="NAME", shell_complete=node_names)
+@click.option("--gpu", metavar="UUID|INDEX", default=None, help="Only this GPU of it.")
+@click.option("--reason", metavar="TEXT", default=None, help="Shown to whoever waits for it.")
+@global_options
+def cordon(name: str, gpu: str | None, reason: str | None) -> None:
+    """Keep new jobs off a node, or off one of its GPUs. What runs there runs on.
+
+    \b
+      gpuyard cordon a100-3 --reason maintenance
+      gpuyard cordon a100-3 --gpu 5 --reason "ECC errors"
+    """
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+
+    async def work(client: "AsyncClient") -> "tuple[View, str | None]":
+        uuid = await _uuid(client, name, gpu)
+        return await client.cordon(name, uuid, reason), uuid
+
+    view, uuid = with_yard(settings, work, as_operator=True)
+    _show(view, f"{_of(name, uuid)} cordoned", settings)
+
+
+@click.command()
+@click.argument("name", metavar="NAME", shell_complete=node_names)
+@click.option("--gpu", metavar="UUID|INDEX", default=None, help="Only this GPU of it.")
+@global_options
+def uncordon(name: str, gpu: str | None) -> None:
+    """Let new jobs on a node or a GPU again; ends a drain too.
+
+    \b
+      gpuyard uncordon a100-3
+      gpuyard uncordon a100-3 --gpu 5
+    """
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+
+    async def work(client: "AsyncClient") -> "tuple[View, str | None]":
+        uuid = await _uuid(client, name, gpu)
+        return await client.uncordon(name, uuid), uuid
+
+    view, uuid = with_yard(settings, work, as_operator=True)
+    _show(view, f"{_of(name, uuid)} open", settings)
+
+
+@click.command(epilog="Exit code: 0 empty, 1 the drain was ended by somebody; Ctrl-C leaves it on.")
+@click.argument("name", metavar="NAME", shell_complete=node_names)
+@click.option("--reason", metavar="TEXT", default=None, help="Shown to whoever waits for it.")
+@click.option("--deadline", metavar="TIME", default=None, help="End the jobs after this, as 10m.")
+@global_options
+def drain(name: str, reason: str | None, deadline: str | None) -> int:
+    """Empty a node: no new jobs start there, and this returns when the last one is over.
+
+    Without --deadline it waits for as long as the jobs take; 'gpuyard uncordon NAME' ends it.
+
+    \b
+      gpuyard drain a100-3 --reason "new driver"
+      gpuyard drain a100-3 --deadline 10m && ssh a100-3 reboot
+    """
+    from gpuyard.cli.session import with_yard
+    from gpuyard.cli.spec_texts import duration_s
+
+    settings = current()
+    deadline_s = duration_s("--deadline", deadline)
+
+    async def work(client: "AsyncClient") -> int:
+        view: View = await client.drain(name, reason, deadline_s=deadline_s)
+        if view["jobs"] and deadline_s is None and not settings.quiet:
+            say(f"waiting for {_jobs(view)} to end by themselves; --deadline would set a limit")
+        try:
+            view = await _emptied(client, view, settings)
+        except asyncio.CancelledError:
+            say(f"node {name} stays draining; 'gpuyard uncordon {name}' ends that")
+            raise
+        if view["jobs"]:
+            say(f"node {name} is {view['scheduling']} again: somebody ended the drain")
+            return 1
+        _show(view, f"node {name} drained", settings)
+        return 0
+
+    return with_yard(settings, work, as_operator=True)
+
+
+@click.command()
+@click.argument("name", metavar="NAME", shell_complete=node_names)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@global_options
+def forget(name: str, yes: bool) -> int:
+    """Take a node that will not come back off the list. Its jobs count as over.
+
+    What may still run there is told as a warning: it may go on until the host is off.
+
+    \b
+      gpuyard forget a100-3
+      gpuyard forget -y a100-3
+    """
+    from gpuyard.cli.asking import confirmed
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+    question = f"Forget node {name}? Its jobs will count as over, even if it still runs them."
+    if not confirmed(question, otherwise=f"node {name} would be forgotten", yes=yes):
+        return 1
+
+    async def work(client: "AsyncClient") -> dict[str, Any]:
+        return dict(await client.forget(name))
+
+    answer = with_yard(settings, work, as_operator=True)
+    if answer["warning"]:
+        say(f"warning: {answer['warning']}")
+    if settings.json:
+        write(json_object({"v": 1, **answer}))
+    else:
+        write(f"{name}\n" if settings.quiet else f"node {name} forgotten\n")
+    return 0
+
+
+def _show(view: View, told: str, settings: Globals) -> None:
+    if settings.json:
+        write(json_object(view))
+    else:
+        write(f"{view['name']}\n" if settings.quiet else f"{plain(told)}\n")
+
+
+def _of(name: str, uuid: str | None) -> str:
+    return f"{uuid} of node {name}" if uuid else f"node {name}"
+
+
+async def _uuid(client: "AsyncClient", name: str, gpu: str | None) -> str | None:
+    """The UUID of the GPU that an index, a UUID or the beginning of one means."""
+    if gpu is None:
+        return None
+    gpus = (await client.node(name))["gpus"]
+    if gpu.isdigit():
+        found = [item["uuid"] for item in gpus if item["index"] == int(gpu)]
+    else:
+        wanted = gpu.casefold()
+        found = [item["uuid"] for item in gpus if item["uuid"].casefold().startswith(wanted)]
+    if len(found) == 1 and gpu:
+        return str(found[0])
+    if not found or not gpu:
+        raise UsageFault(f"--gpu {gpu!r}: node {name} has no such GPU; see 'gpuyard node {name}'")
+    raise UsageFault(f"--gpu {gpu!r} may mean {', '.join(found)}; write more of it")
+
+
+async def _emptied(client: "AsyncClient", view: View, settings: Globals) -> View:
+    """The node once it runs nothing, or once it is not draining any more."""
+    from gpuyard.cli.terminal import ProgressLine
+    from gpuyard.cli.watch import CALM_S, wakes_of
+    from gpuyard.errors import Unavailable
+
+    progress = ProgressLine(is_quiet=settings.quiet)
+    is_silent = False
+    try:
+        async with wakes_of(client) as wakes:
+            while view["jobs"] and view["scheduling"] == "draining":
+                progress.show(f"draining {view['name']}: {_left(view)}")
+                await wakes.wait(DRAIN_RECHECK_S)
+                wakes.news.clear()
+                try:
+                    view = await client.node(view["name"])
+                    is_silent = False
+                except Unavailable as fault:
+                    if not is_silent:
+                        progress.clear()
+                        say(f"{fault}; the drain goes on, still trying")
+                    is_silent = True
+                # A busy yard has many events that are not about this node.
+                await asyncio.sleep(CALM_S)
+    finally:
+        progress.clear()
+    return view
+
+
+def _jobs(view: View) -> str:
+    count = len(view["jobs"])
+    return f"{count} job{'s' if count != 1 else ''}"
+
+
+def _left(view: View) -> str:
+    from gpuyard.cli.progress import short_id
+
+    named = ", ".join(short_id(job) for job in view["jobs"][:NAMED])
+    more = ", …" if len(view["jobs"]) > NAMED else ""
+    state = "" if view["state"] == "ready" else f" (node {view['state']})"
+    return f"{_jobs(view)} left: {named}{more}{state}"

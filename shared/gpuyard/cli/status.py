@@ -1,0 +1,79 @@
+"""`gpuyard status`: the whole yard on one screen."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuyard.cli.globals import current, global_options
+from gpuyard.cli.render import View, json_object
+from gpuyard.cli.streams import write
+
+if TYPE_CHECKING:
+    from gpuyard.client.async_client import AsyncClient
+
+
+@click.command(epilog="Exit code: 0 healthy, 1 not, 3 no yard answers.")
+@global_options
+def status() -> int:
+    """Show the leader, the bus, nodes by state, GPUs by use, and the queue by cause.
+
+    \b
+      gpuyard status
+      gpuyard status -q || echo "the yard needs somebody"
+      gpuyard status --json | jq .gpus.free
+    """
+    from gpuyard.cli.session import with_yard
+
+    settings = current()
+
+    async def work(client: "AsyncClient") -> dict[str, Any]:
+        return await client.status()
+
+    view = with_yard(settings, work)
+    if settings.json:
+        write(json_object(view))
+    elif not settings.quiet:
+        write("".join(f"{line}\n" for line in lines(view)))
+    return 0 if view["healthy"] else 1
+
+
+def lines(view: View) -> Iterator[str]:
+    """What a person reads."""
+    from gpuyard.bus import redact
+    from gpuyard.cli.job import fields
+
+    gpus = view["gpus"]
+    bus = {**view["bus"], "url": redact(str(view["bus"].get("url") or ""))}
+    yield from fields(
+        [
+            ("Yard", f"{view['yard']}, {'healthy' if view['healthy'] else 'NOT healthy'}"),
+            ("Leader", _pairs(view["leader"])),
+            ("Bus", _pairs(bus)),
+            ("Nodes", _counts(view["nodes"]) or "none; start gpuyard-agent on a host"),
+            ("GPUs", f"{gpus['total']}: {_counts({k: gpus[k] for k in gpus if k != 'total'})}"),
+            ("Queue", _queue(view["queue"])),
+        ]
+    )
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    """`version 2.12.1, commits 40`; what is unknown is left out."""
+    known = {key: value for key, value in values.items() if value not in (None, "")}
+    return ", ".join(f"{key} {_value(value)}" for key, value in known.items())
+
+
+def _value(value: Any) -> str:
+    return "/".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {word}" for word, number in counts.items())
+
+
+def _queue(counts: Mapping[str, int]) -> str:
+    waiting = sum(counts.values())
+    if not waiting:
+        return "empty"
+    causes = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return f"{waiting} waiting: {_counts(causes)}"

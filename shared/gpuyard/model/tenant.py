@@ -1,0 +1,125 @@
+"""What an operator writes of a tenant: hard limits, caps and defaults per job, allowed models.
+
+Every key that is unset limits nothing. Borrowing, budgets and users below a tenant are refused by
+name until they can be kept.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gpuyard.errors import FieldFault, InvalidJob
+from gpuyard.model import ids
+from gpuyard.model.faults import faults_of
+from gpuyard.model.job import Mib, Seconds
+from gpuyard.model.quantities import format_duration
+
+DEFAULT_TENANT: Final = "default"
+_LATER: Final = {
+    "guaranteed_gpus": "guarantees",
+    "borrowing": "borrowing",
+    "gpu_hours": "GPU-hour budgets",
+    "priority": "priority between tenants",
+    "weight": "weights",
+    "adjust": "monitoring-driven adjustment",
+    "users": "limits of users below a tenant",
+}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+class Limits(_Part):
+    """Never exceeded by the tenant as a whole."""
+
+    gpus: float | None = Field(default=None, ge=0, le=1_000_000, multiple_of=0.001)
+    gpu_memory_gib: float | None = Field(default=None, ge=0)
+    running_jobs: int | None = Field(default=None, ge=0)
+    queued_jobs: int | None = Field(default=None, ge=0)
+
+
+class PerJob(_Part):
+    """Caps and defaults of each job."""
+
+    max_gpus: float | None = Field(default=None, ge=0, multiple_of=0.001)
+    max_runtime: Seconds | None = None
+    default_runtime: Seconds | None = None
+    default_gpus: int | None = Field(default=None, ge=0, le=1024)
+    default_cpus_per_gpu: float | None = Field(default=None, gt=0)
+    default_memory_mib_per_gpu: Mib | None = None
+    max_priority: int | None = Field(default=None, ge=0, le=100)
+
+
+class TenantSpec(_Part):
+    """One tenant's document. Unknown keys are refused."""
+
+    tenant: str
+    limits: Limits = Field(default_factory=Limits)
+    per_job: PerJob = Field(default_factory=PerJob)
+    models: list[str] | None = Field(default=None, max_length=256)
+    share_across_tenants: bool = False
+
+    @field_validator("tenant")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not ids.is_name(value):
+            raise ValueError(f"'{value}' is not a tenant's name: a-z, 0-9 and -, at most 63")
+        return value
+
+    @field_validator("models")
+    @classmethod
+    def _are_models(cls, value: list[str] | None) -> list[str] | None:
+        for pattern in value or []:
+            if not pattern or any(character.isspace() for character in pattern):
+                raise ValueError(f"'{pattern}' is not a model; write NVIDIA-A100* as labels do")
+        return value
+
+    def normalised(self) -> dict[str, Any]:
+        """The kept form; reads back equal. Durations are texts such as `3600s`."""
+        kept = self.model_dump(mode="json")
+        for key in ("max_runtime", "default_runtime"):
+            seconds = getattr(self.per_job, key)
+            kept["per_job"][key] = None if seconds is None else format_duration(seconds)
+        return kept
+
+
+def parse_tenant(body: Mapping[str, Any]) -> TenantSpec:
+    """The document of a body that somebody sent; raises InvalidJob with every fault."""
+    fields = {key: value for key, value in body.items() if key != "v"}
+    if later := list(_not_yet(fields)):
+        raise InvalidJob(later)
+    try:
+        return TenantSpec.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidJob(list(faults_of(error, TenantSpec))) from None
+
+
+def _not_yet(fields: Mapping[str, Any]) -> Iterable[FieldFault]:
+    for key, what in _LATER.items():
+        if key in fields:
+            yield FieldFault(key, "not_supported_yet", f"{what} are not supported yet")
+
+
+def template(name: str, tenant: str) -> TenantSpec:
+    """The shipped templates: `dev` for people at their desks, `prod` for what must keep running.
+
+    Raises ValueError for another name.
+    """
+    if name == "dev":
+        per_job = PerJob(
+            max_gpus=2, max_runtime=8 * 3600.0, default_runtime=2 * 3600.0, max_priority=50
+        )
+        return TenantSpec(
+            tenant=tenant,
+            limits=Limits(gpus=4, running_jobs=16, queued_jobs=200),
+            per_job=per_job,
+        )
+    if name == "prod":
+        return TenantSpec(
+            tenant=tenant,
+            limits=Limits(queued_jobs=10_000),
+            per_job=PerJob(max_priority=100),
+        )
+    raise ValueError(f"no template {name}; there are dev and prod")

@@ -1,0 +1,5 @@
+"""Fixtures of the command line's tests."""
+
+from tests.shared.cli.in_process import alone
+
+__all__ = ["alone"]
