@@ -38,6 +38,12 @@ class Call:
             raise RequestError(f"{name} is required and must be a text", field=name)
         return value
 
+    def optional_text(self, name: str) -> str | None:
+        value = self.arguments.get(name)
+        if value is not None and not isinstance(value, str):
+            raise RequestError(f"{name} must be a text", field=name)
+        return value or None
+
     def number(self, name: str, *, default: int, most: int) -> int:
         value = self.arguments.get(name)
         if value is None:

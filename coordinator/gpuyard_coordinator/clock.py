@@ -19,9 +19,9 @@ class Clock:
     def now(self) -> Now:
         return Now(self.monotonic(), self.timestamp())
 
-    def timestamp(self) -> str:
-        """RFC 3339 UTC with milliseconds."""
-        moment = datetime.fromtimestamp(self.wall(), UTC)
+    def timestamp(self, moment: datetime | None = None) -> str:
+        """RFC 3339 UTC with milliseconds, of now or of the moment given."""
+        moment = moment or datetime.fromtimestamp(self.wall(), UTC)
         return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
     def wall_ms(self) -> int:

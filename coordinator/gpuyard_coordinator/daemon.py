@@ -29,11 +29,13 @@ from gpuyard_coordinator.core.packing import BestFit
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.recovery import recover
 from gpuyard_coordinator.core.state import Settings
+from gpuyard_coordinator.desk import Desk
 from gpuyard_coordinator.housekeeping import purge_old_submissions
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
 from gpuyard_coordinator.loop import Arrival, Leader
+from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.services import Services
 from gpuyard_coordinator.settings import CoordinatorSettings
@@ -131,7 +133,9 @@ class Daemon:
             nodes=len(leader.cluster.nodes),
             seconds=round(self.clock.monotonic() - began, 3),
         )
-        services = Services(self.bus, leader, leader.store, log)
+        desk = Desk(self.inbox)
+        operators = OperatorServices(self.bus, leader, desk)
+        services = Services(self.bus, leader, leader.store, log, desk, operators)
         intake = PullLoop(
             self.bus.jetstream,
             stream=subjects.SUBMIT_STREAM,

@@ -4,16 +4,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from gpuyard.errors import RequestError, UnknownThing
+from gpuyard.errors import InvalidJob, RequestError, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import GpuHealth, JobState
+from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
 from gpuyard.model.verdicts import Verdict
-from gpuyard.views import GrantView, JobView, NodeView, gpu_view, job_view, node_view
-from gpuyard_coordinator.core import documents, filters
+from gpuyard.views import (
+    GrantView,
+    JobView,
+    NodeView,
+    TenantView,
+    WhyView,
+    gpu_view,
+    job_view,
+    node_view,
+)
+from gpuyard_coordinator.core import documents, filters, quota
 from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.explain import explain
+from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Shape
+from gpuyard_coordinator.core.why import why, why_shape
 
 MAX_PAGE: Final = 1000
 PREFIX_LENGTH: Final = 4
@@ -128,7 +141,15 @@ def show_node(cluster: Cluster, node: Node) -> NodeView:
             {"tenant": tenant, "job": job, "attempt": attempt, "milli": milli}
             for (tenant, job, attempt), milli in gpu.grants.items()
         ]
-        gpus.append(gpu_view(gpu.facts, gpu.sample, free_milli=gpu.free_milli, grants=grants))
+        gpus.append(
+            gpu_view(
+                gpu.facts,
+                gpu.sample,
+                free_milli=gpu.free_milli,
+                grants=grants,
+                cordoned=None if gpu.cordon is None else gpu.cordon._asdict(),
+            )
+        )
     return node_view(
         name=node.name,
         state=str(node.state),
@@ -157,6 +178,74 @@ def _own_reasons(node: Node) -> list[Any]:
         {"code": code, "message": message, "gpu": None, "since": node.last_beat_at}
         for code, message in reasons
     ]
+
+
+def tenant_views(cluster: Cluster, after: str) -> Iterator[tuple[str, TenantView]]:
+    """Tenants with a document or with jobs, by name, after the name `after`."""
+    known = {*cluster.tenants, *(tenant for tenant, _ in cluster.jobs), DEFAULT_TENANT}
+    for name in sorted(name for name in known if name > after):
+        yield name, show_tenant(cluster, name)
+
+
+def show_tenant(cluster: Cluster, name: str) -> TenantView:
+    return tenant_as(cluster, cluster.tenants.get(name) or {"tenant": name})
+
+
+def tenant_as(cluster: Cluster, document: Mapping[str, Any]) -> TenantView:
+    """A tenant as it would be under this document."""
+    name = document["tenant"]
+    use, queued = cluster.use_of(name), cluster.queue.waiting[name]
+    empty = TenantSpec(tenant=name).normalised()
+    return {
+        "v": 1,
+        "tenant": name,
+        "exists": name in cluster.tenants,
+        "limits": document.get("limits") or empty["limits"],
+        "per_job": document.get("per_job") or empty["per_job"],
+        "models": document.get("models"),
+        "share_across_tenants": bool(document.get("share_across_tenants")),
+        "used": {
+            "gpus": use.milli / WHOLE_GPU_MILLI,
+            "gpu_memory_gib": use.gpu_memory_mib / 1024,
+            "running_jobs": use.running_jobs,
+            "queued_jobs": queued,
+        },
+        "over": quota.over(document, use, queued),
+    }
+
+
+def why_of(cluster: Cluster, key: JobKey, document: JobDocument) -> WhyView:
+    """Table D of a job, live or over."""
+    job = cluster.jobs.get(key)
+    if job is not None:
+        return why(cluster, job)
+    return {
+        "v": 1,
+        "job": document["id"],
+        "state": document["state"],
+        "verdict": None,
+        "nodes": [],
+        "changes": [],
+    }
+
+
+def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any]:
+    """Where a job would go now, and why not; raises what its tenant's document refuses."""
+    document = cluster.tenants.get(event.tenant)
+    spec, _ = quota.with_defaults(event.spec, document)
+    shape = documents.shape_of(spec, event.tenant, document)
+    queued = cluster.queue.waiting[event.tenant]
+    if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
+        raise InvalidJob((refusal[1],))
+    placement = planner.preview(shape)
+    view = why_shape(cluster, shape, since=None)
+    return {
+        "fits": placement is not None,
+        "node": placement.node if placement else None,
+        "gpus": list(placement.gpus) if placement else [],
+        "verdict": None if placement else view["verdict"],
+        "why": view,
+    }
 
 
 def find_node(cluster: Cluster, name: Any) -> Node:

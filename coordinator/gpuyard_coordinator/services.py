@@ -6,17 +6,17 @@ goes only to the caller's own inbox.
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 from structlog.typing import FilteringBoundLogger
 
-from gpuyard import __version__, codec, subjects
+from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Message, Stored, Subscription
 from gpuyard.errors import (
     GpuyardError,
+    InvalidJob,
     ProtocolError,
     RequestError,
     UnknownThing,
@@ -30,8 +30,11 @@ from gpuyard_coordinator import reads
 from gpuyard_coordinator.calls import Body, Call, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
-from gpuyard_coordinator.core.events import CancelRequested
-from gpuyard_coordinator.loop import Arrival, Leader, Query
+from gpuyard_coordinator.core.effects import Outcome
+from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
+from gpuyard_coordinator.desk import Desk
+from gpuyard_coordinator.loop import Arrival, Leader
+from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.pages import PAGE_BYTES, fill
 from gpuyard_coordinator.store import Store
 from gpuyard_coordinator.submissions import Submission, read_submission
@@ -47,6 +50,8 @@ class Services:
     leader: Leader
     store: Store
     log: FilteringBoundLogger
+    desk: Desk
+    operators: OperatorServices
     _subscription: Subscription | None = None
     _waiting: dict[JobKey, list["asyncio.Future[None]"]] = field(default_factory=dict)
 
@@ -90,37 +95,9 @@ class Services:
             "logs": self._logs,
             "wait": self._wait,
             "cancel": self._cancel,
-            "nodes": self._nodes,
-            "node": self._node,
-            "status": self._status,
-            "version": self._version,
+            "why": self._why,
+            **self.operators.handlers(),
         }
-
-    async def _read(self, read: Callable[[Cluster], T]) -> T:
-        """The answer of `read` from the state between two commits."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def run(cluster: Cluster) -> None:
-            try:
-                answer = read(cluster)
-            except Exception as error:  # noqa: BLE001 — a read's fault must not end the leader's turn
-                future.set_exception(error)
-            else:
-                future.set_result(answer)
-
-        self.leader.inbox.put(Query(run))
-        return await future
-
-    async def _change(self, call: Call, arrival: Arrival) -> JobKey:
-        """Applies an event and waits for its commit; raises what the core answered."""
-        call.outcome = asyncio.get_running_loop().create_future()
-        self.leader.inbox.put(arrival)
-        outcome = await call.outcome
-        if outcome.error is not None:
-            raise outcome.error
-        if outcome.key is None:
-            raise RequestError("the yard gave no answer to that")
-        return outcome.key
 
     async def _submit(self, call: Call) -> Body:
         if call.tenant == subjects.OPERATOR_TENANT:
@@ -133,8 +110,25 @@ class Services:
             assigned_id=ids.job_id_from_bytes(os.urandom(10)),
             ref=call,
         )
-        key = await self._change(call, self.arrival(event))
-        return {"v": 1, "job": (await self._find(*key))[0]}
+        if call.arguments.get("dry_run"):
+            return await self._dry_run(event)
+        outcome = await self.desk.change(call, self.arrival(event))
+        return {"v": 1, "job": (await self._find(*_key(outcome)))[0]}
+
+    async def _dry_run(self, event: Submission) -> Body:
+        """Where a job would go now, or why it would wait or be refused; nothing is kept."""
+        if isinstance(event, Refused):
+            raise InvalidJob(event.faults)
+        if not isinstance(event, Submitted):
+            raise RequestError("only a job can be tried", field="dry_run")
+        planner = self.leader.planner
+        return {"v": 1, "dry_run": await self.desk.read(lambda c: reads.trial(c, planner, event))}
+
+    async def _why(self, call: Call) -> Body:
+        tenant, text = call.tenant_asked(), call.text("id")
+        _, document = await self._find(tenant, text)
+        key = (document["tenant"], document["id"])
+        return {"v": 1, "why": await self.desk.read(lambda c: reads.why_of(c, key, document))}
 
     def arrival(self, event: Submission) -> Arrival:
         """An event whose id is looked up among ended jobs while it waits for its turn; an id that
@@ -154,8 +148,8 @@ class Services:
             message=reason if isinstance(reason, str) else None,
             ref=call,
         )
-        key = await self._change(call, self.arrival(event))
-        return {"v": 1, "job": (await self._find(*key))[0]}
+        outcome = await self.desk.change(call, self.arrival(event))
+        return {"v": 1, "job": (await self._find(*_key(outcome)))[0]}
 
     async def _job(self, call: Call) -> Body:
         view, document = await self._find(call.tenant_asked(), call.text("id"))
@@ -184,7 +178,7 @@ class Services:
             view = reads.live_job(cluster, job, reads.Explainer(cluster))
             return view, job_document(job)
 
-        found = await self._read(read)
+        found = await self.desk.read(read)
         if found is not None:
             return found
         document = await self._find_done(tenant, text)
@@ -216,7 +210,7 @@ class Services:
         kind, _, place = str(arguments.get("cursor") or "live:0").partition(":")
         position = int(place) if place.isdigit() else 0
         if kind == "live":
-            items, last = await self._read(
+            items, last = await self.desk.read(
                 lambda cluster: fill(
                     (at for at in reads.live_views(cluster, tenant, position) if keep(at[1])),
                     limit,
@@ -290,43 +284,11 @@ class Services:
             "complete": any(item.get("end") for item in items),
         }
 
-    async def _nodes(self, call: Call) -> Body:
-        limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
-        after = str(call.arguments.get("cursor") or "")
 
-        items, last = await self._read(
-            lambda cluster: fill(reads.node_views(cluster, after), limit)
-        )
-        return {"v": 1, "items": items, "next": last}
-
-    async def _node(self, call: Call) -> Body:
-        name = call.text("name")
-
-        def read(cluster: Cluster) -> Body:
-            return {"v": 1, "node": reads.show_node(cluster, reads.find_node(cluster, name))}
-
-        return await self._read(read)
-
-    async def _status(self, call: Call) -> Body:
-        leader = self.leader
-
-        def read(cluster: Cluster) -> Body:
-            states = Counter(str(node.state) for node in cluster.nodes.values())
-            return {
-                "v": 1,
-                "yard": cluster.yard,
-                "leader": {"token": list(cluster.token), "commits": leader.commits},
-                "bus": {"url": self.bus.url, "version": self.bus.server_version},
-                "nodes": dict(states),
-                "gpus": reads.gpu_totals(cluster),
-                "queue": reads.queue_by_reason(cluster),
-                "healthy": set(states) <= {"ready"},
-            }
-
-        return await self._read(read)
-
-    async def _version(self, call: Call) -> Body:
-        return {"v": 1, "version": __version__, "yard": self.leader.cluster.yard}
+def _key(outcome: Outcome) -> JobKey:
+    if outcome.key is None:
+        raise RequestError("the yard gave no answer to that")
+    return outcome.key
 
 
 def _chunk(stored: Stored) -> Body | None:

@@ -23,6 +23,8 @@ from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import HOLDING_STATES, GpuHealth
 from gpuyard.model.verdicts import Verdict
 
+NOT_ENFORCED = "audited: not yet"
+"""What a share says of itself until its limit is watched."""
 UNKNOWN_HEALTH: Health = {"state": GpuHealth.UNHEALTHY, "reason": "gpu_sample_stale", "since": None}
 
 
@@ -105,6 +107,8 @@ class GpuView(TypedDict):
     grants: list[GrantView]
     foreign: list[ForeignProcess]
     missing: list[str]
+    cordoned: dict[str, Any] | None
+    """`reason` and `since` where an operator keeps new work off it."""
 
 
 class NodeView(TypedDict):
@@ -155,7 +159,7 @@ def _held(gpus: Iterable[GrantedGpu], index_of: Mapping[str, int]) -> list[HeldG
             "milli": gpu["milli"],
             "memory_mib": gpu["memory_mib"],
             "core_percent": gpu["core_percent"],
-            "enforced": "exclusive" if gpu["milli"] == 1000 else "audited",
+            "enforced": "exclusive" if gpu["memory_mib"] is None else NOT_ENFORCED,
         }
         for gpu in gpus
     ]
@@ -249,7 +253,12 @@ def job_detail(view: JobView, document: JobDocument, events: Sequence[Event]) ->
 
 
 def gpu_view(
-    facts: GpuFacts, sample: GpuSample | None, *, free_milli: int, grants: list[GrantView]
+    facts: GpuFacts,
+    sample: GpuSample | None,
+    *,
+    free_milli: int,
+    grants: list[GrantView],
+    cordoned: dict[str, Any] | None = None,
 ) -> GpuView:
     """One GPU from its facts and its last sample; without a sample nothing is guessed."""
     return {
@@ -272,6 +281,7 @@ def gpu_view(
         "grants": grants,
         "foreign": sample["foreign"] if sample else [],
         "missing": sorted({*facts["missing"], *(sample["missing"] if sample else ())}),
+        "cordoned": cordoned,
     }
 
 

@@ -46,7 +46,13 @@ SORTS: Final = {
 @click.option("--since", metavar="TIME", default=None, help="Submitted since, as 2h or a date.")
 @click.option("-A", "--all-tenants", is_flag=True, help="Of every tenant (operators).")
 @click.option("--limit", type=click.IntRange(1), metavar="N", default=None, help="At most N.")
-@click.option("--sort", type=click.Choice(list(SORTS)), default=None, help="Order.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(SORTS)),
+    metavar="KEY",
+    default=None,
+    help=f"By {', '.join(SORTS)}.",
+)
 @click.option("--wide", is_flag=True, help="Everything, however wide.")
 @click.option("--watch", "is_watching", is_flag=True, help="Go on; show again on every change.")
 @global_options
