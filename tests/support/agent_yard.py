@@ -9,7 +9,7 @@ from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Message
 from gpuyard.errors import Unavailable
 from gpuyard.messages import AttemptReport, Beat, LogChunk, StopOrder, Token, WantedEntry
-from gpuyard.model.node import GpuInjection, ProbeResult
+from gpuyard.model.node import ProbeResult
 from gpuyard_agent.core.document import entry_key
 from gpuyard_agent.core.launch import AttemptKey
 from gpuyard_agent.core.policy import PERMISSIVE
@@ -17,7 +17,7 @@ from gpuyard_agent.core.state import Memory, Record
 from gpuyard_agent.gpus.processes import OwnProcesses
 from gpuyard_agent.link import Link
 from gpuyard_agent.loop.host import Clock, Host
-from gpuyard_agent.loop.inventory import Description, Inventory
+from gpuyard_agent.loop.inventory import Description, EngineFacts, Inventory
 from gpuyard_agent.loop.node import NodeAgent, NodeParts
 from gpuyard_agent.runtime import Runtime
 from gpuyard_agent.simulated_runtime import Timers
@@ -350,8 +350,8 @@ class Yard:
         return self.coordinator.states.get(which, [])
 
 
-async def _describe(runtime: Runtime) -> tuple[str | None, GpuInjection]:
-    return "28.0.0", "toolkit"
+async def _describe(runtime: Runtime) -> EngineFacts:
+    return EngineFacts("28.0.0", "toolkit")
 
 
 def in_yard(test: Callable[[Yard], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

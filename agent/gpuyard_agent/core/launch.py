@@ -73,6 +73,8 @@ class Launch:
     network: str
     ports: tuple[str, ...]
     stop_grace_s: float
+    prepend_env: dict[str, str] = field(default_factory=dict)
+    """Folders that go in front of a search path, the image's own or the job's."""
     sim: dict[str, str] = field(default_factory=dict)
     """The job's labels `sim.*`; only the simulated runtime reads them."""
 
@@ -88,6 +90,10 @@ class LaunchContext:
     gpu_injection: GpuInjection
     devices: tuple[str, ...] = ()
     """Device nodes of the granted GPUs, where the injection is device-nodes."""
+    driver_mounts: tuple[MountPoint, ...] = ()
+    """The driver's libraries, where the injection is device-nodes."""
+    driver_env: Mapping[str, str] = field(default_factory=dict)
+    """Search paths to put in front of the image's own, for `driver_mounts`."""
     deadline: str | None = None
     """When max_runtime will be over if it starts now; RFC 3339."""
 
@@ -117,10 +123,8 @@ def launch_of(entry: WantedEntry, context: LaunchContext) -> Launch:
         gpus=tuple(entry["gpus"]),
         gpu_injection=context.gpu_injection,
         devices=context.devices if has_gpus else (),
-        mounts=tuple(
-            MountPoint(m["source"], m["target"], bool(m.get("read_only")))
-            for m in spec.get("mounts") or ()
-        ),
+        mounts=_mounts(spec, context.driver_mounts if has_gpus else ()),
+        prepend_env=dict(context.driver_env) if has_gpus else {},
         cpus=spec.get("cpus"),
         memory_mib=spec.get("memory_mib"),
         shm_mib=_shm_mib(spec, has_gpus),
@@ -131,6 +135,17 @@ def launch_of(entry: WantedEntry, context: LaunchContext) -> Launch:
         stop_grace_s=parse_duration_s(str(spec.get("stop_grace") or "30s")),
         sim=sim,
     )
+
+
+def _mounts(spec: Mapping[str, Any], driver: tuple[MountPoint, ...]) -> tuple[MountPoint, ...]:
+    """What the job asks for, then the driver's where the job does not cover their place itself."""
+    asked = tuple(
+        MountPoint(m["source"], m["target"], bool(m.get("read_only")))
+        for m in spec.get("mounts") or ()
+    )
+    covered = [mount.target.rstrip("/") + "/" for mount in asked]
+    free = (m for m in driver if not any((m.target + "/").startswith(place) for place in covered))
+    return (*asked, *free)
 
 
 def _own_labels(entry: WantedEntry, context: LaunchContext) -> dict[str, str]:

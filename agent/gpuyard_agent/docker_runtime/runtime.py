@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +30,11 @@ from gpuyard_agent.docker_runtime.verify import check_grant
 from gpuyard_agent.runtime import LogPiece, LogPosition
 
 _REMOVE_S: Final = 30.0
+_DEFAULT_PATHS: Final = {
+    "PATH": "%s:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LD_LIBRARY_PATH": "%s",
+}
+"""Search paths of an image that sets none, as the engine and the linker have them."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 
@@ -120,6 +125,7 @@ class DockerRuntime:
         await self._engine.pulls.pull(launch.image, progress)
 
     async def launch(self, launch: Launch) -> Seen:
+        launch = await self._with_search_paths(launch)
         raised = self._engine.grants_ulimits
         payload = container_payload(launch, default_ulimits=raised)
         name = launch.container_name
@@ -248,6 +254,24 @@ class DockerRuntime:
                 raise
         container.started_at = rfc3339(time.time())
         return _seen(launch.key, container, Status.RUNNING, None, None)
+
+    async def _with_search_paths(self, launch: Launch) -> Launch:
+        """Puts folders in front of search paths; the image's own value has to be asked for."""
+        if not launch.prepend_env:
+            return launch
+        try:
+            image = await self._call(lambda api: api.inspect_image(launch.image))
+        except EngineRefused as refused:
+            if refused.status == 404 and launch.pull == "never":
+                raise self._never_pulled(launch) from refused
+            raise
+        pairs = (pair.partition("=") for pair in (image.get("Config") or {}).get("Env") or ())
+        own = {name: value for name, _, value in pairs} | launch.env
+        paths = {
+            name: f"{folders}:{own[name]}" if own.get(name) else _DEFAULT_PATHS[name] % folders
+            for name, folders in launch.prepend_env.items()
+        }
+        return replace(launch, env=launch.env | paths, prepend_env={})
 
     async def _without_default_ulimits(self, launch: Launch, container_id: str) -> Seen:
         """Makes the container anew with the job's own limits alone, now and from now on."""

@@ -45,6 +45,9 @@ class DriverMounts(NamedTuple):
     env: dict[str, str]
 
 
+NO_MOUNTS: Final = DriverMounts([], {})
+
+
 def detect_injection(
     *,
     simulated: bool,

@@ -13,7 +13,13 @@ from gpuyard.errors import RemoteProtocolError, RuntimeFailure
 from gpuyard.messages import AttemptUsage, LogChunk, LogsReply, PullProgress
 from gpuyard.model.node import GpuSample
 from gpuyard_agent.core import intake, steps
-from gpuyard_agent.core.launch import AttemptKey, Launch, LaunchContext, launch_of
+from gpuyard_agent.core.launch import (
+    AttemptKey,
+    Launch,
+    LaunchContext,
+    MountPoint,
+    launch_of,
+)
 from gpuyard_agent.core.state import (
     Attempt,
     Record,
@@ -210,6 +216,8 @@ class Actions:
                 epoch=f"{token[0]}.{token[1]}",
                 gpu_injection=about.gpu_injection,
                 devices=tuple(devices),
+                driver_mounts=tuple(MountPoint(*mount) for mount in about.driver.mounts),
+                driver_env=about.driver.env,
                 deadline=None if limit_s is None else rfc3339(wall + limit_s),
             ),
         )

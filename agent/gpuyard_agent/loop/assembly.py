@@ -1,5 +1,6 @@
 """From settings to nodes: which runtime, which GPUs, which folder each of them has."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,11 @@ from gpuyard.model.node import GpuInjection, RuntimeName
 from gpuyard_agent.core.policy import NodePolicy
 from gpuyard_agent.core.state import Memory
 from gpuyard_agent.gpus.fleet import SimulatedNode, default_fleet, load_fleet
-from gpuyard_agent.gpus.injection import detect_injection
-from gpuyard_agent.gpus.prober import InlineProber, Prober
+from gpuyard_agent.gpus.injection import detect_injection, driver_mounts
+from gpuyard_agent.gpus.prober import GpuProber, InlineProber, Prober
 from gpuyard_agent.journal import FileJournal, Journal, MemoryJournal
 from gpuyard_agent.loop.host import Clock, Host, has_nvidia_driver
-from gpuyard_agent.loop.inventory import Description, Inventory
+from gpuyard_agent.loop.inventory import Description, EngineFacts, Inventory
 from gpuyard_agent.loop.node import NodeParts
 from gpuyard_agent.runtime import Runtime
 from gpuyard_agent.settings import AgentSettings, SettingsError
@@ -98,13 +99,22 @@ def _simulated(
         memory_mib=node.memory_mib,
     )
     inventory = Inventory(
-        InlineProber(node.definition()),
+        _simulated_prober(node, shared.settings),
         description,
         expects_gpus=lambda: True,
         digest=memory.facts_digest,
         generation=memory.generation,
     )
     return factories.parts(node.name, journal, inventory), memory
+
+
+def _simulated_prober(node: SimulatedNode, settings: AgentSettings) -> GpuProber:
+    """A child process as for real GPUs where that is affordable or a fault would end the process;
+    thousands of well simulated nodes are read in this one."""
+    is_alone = settings.simulate in (None, "1")
+    if is_alone or node.faults:
+        return Prober(simulated=node.definition())
+    return InlineProber(node.definition())
 
 
 def _remember(shared: Assembly, factories: "_Factories", name: str) -> tuple[Journal, Memory]:
@@ -190,13 +200,16 @@ class _Factories:
         assert isinstance(engine, DockerEngine)
         return DockerRuntime(engine, name)
 
-    async def _describe(self, runtime: Runtime) -> tuple[str | None, GpuInjection]:
+    async def _describe(self, runtime: Runtime) -> EngineFacts:
         if runtime.name != "docker":
-            return None, self._injection(None)
+            return EngineFacts(None, self._injection(None))
         from gpuyard_agent.docker_runtime.runtime import DockerRuntime
 
         assert isinstance(runtime, DockerRuntime)
-        return await runtime.version(), self._injection(await runtime.info())
+        version, injection = await runtime.version(), self._injection(await runtime.info())
+        if injection != "device-nodes":
+            return EngineFacts(version, injection)
+        return EngineFacts(version, injection, await asyncio.to_thread(driver_mounts))
 
     def _injection(self, engine_info: Mapping[str, object] | None) -> GpuInjection:
         chosen = self._shared.settings.gpu_injection

@@ -104,7 +104,9 @@ class Engine:
 
     async def _describe(self, runtime: Runtime) -> None:
         about = self._node.inventory.description
-        about.docker_version, about.gpu_injection = await self._node.parts.describe(runtime)
+        told = await self._node.parts.describe(runtime)
+        about.docker_version, about.gpu_injection = told.version, told.gpu_injection
+        about.driver = told.driver
         if self._node.inventory.refresh():
             self._node.on_facts()
 

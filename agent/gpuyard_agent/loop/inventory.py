@@ -16,6 +16,7 @@ from gpuyard.model.node import (
 )
 from gpuyard.model.states import GpuHealth
 from gpuyard_agent.gpus.facts import node_facts
+from gpuyard_agent.gpus.injection import NO_MOUNTS, DriverMounts
 from gpuyard_agent.gpus.prober import GpuProber
 from gpuyard_agent.gpus.processes import OwnProcesses
 
@@ -37,6 +38,17 @@ class Description:
     labels: Mapping[str, str] = field(default_factory=dict)
     gpu_injection: GpuInjection = "none"
     docker_version: str | None = None
+    driver: DriverMounts = NO_MOUNTS
+    """What a container needs of the driver where nothing else brings it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What is known once the engine answers."""
+
+    version: str | None
+    gpu_injection: GpuInjection
+    driver: DriverMounts = NO_MOUNTS
 
 
 class Inventory:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 from gpuyard.messages import VERSION, AttemptReport, Beat, LogChunk, LogsReply
-from gpuyard.model.node import GpuInjection, NodeReason
+from gpuyard.model.node import NodeReason
 from gpuyard_agent.core import intake
 from gpuyard_agent.core.document import Document, parse_document, parse_token
 from gpuyard_agent.core.launch import AttemptKey
@@ -24,7 +24,7 @@ from gpuyard_agent.journal import FileJournal, Journal, JournalError
 from gpuyard_agent.loop.actions import Actions
 from gpuyard_agent.loop.engine import Engine
 from gpuyard_agent.loop.host import Clock, Host
-from gpuyard_agent.loop.inventory import Inventory
+from gpuyard_agent.loop.inventory import EngineFacts, Inventory
 from gpuyard_agent.runtime import Runtime
 from gpuyard_agent.simulated_runtime import Timers
 
@@ -42,7 +42,7 @@ class NodeParts:
     inventory: Inventory
     make_runtime: Callable[[str], Runtime]
     """The runtime for a yard, known once the coordinator has said which it is."""
-    describe: Callable[[Runtime], Awaitable[tuple[str | None, GpuInjection]]]
+    describe: Callable[[Runtime], Awaitable[EngineFacts]]
     """The engine's version, and how its containers get GPUs; asked once a runtime is open."""
     policy: NodePolicy
     timers: Timers

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard_agent.core.launch import LaunchContext, UlimitValue, launch_of
+from gpuyard_agent.core.launch import LaunchContext, MountPoint, UlimitValue, launch_of
 from tests.support.agent_builders import GPU, NODE, YARD, entry, gpu
 
 CONTEXT = LaunchContext(yard=YARD, node=NODE, epoch="1000.5", gpu_injection="toolkit")
@@ -144,3 +144,21 @@ def test_the_rest_of_the_spec_is_passed_on() -> None:
 
 def test_equal_entries_give_equal_launches() -> None:
     assert launch_of(entry(gpus=[gpu()]), CONTEXT) == launch_of(entry(gpus=[gpu()]), CONTEXT)
+
+
+def test_driver_mounts_go_to_gpu_jobs_and_leave_room_for_the_jobs_own() -> None:
+    driver = MountPoint("/usr/local/nvidia", "/usr/local/nvidia", True)
+    given = replace(
+        CONTEXT,
+        gpu_injection="device-nodes",
+        driver_mounts=(driver,),
+        driver_env={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"},
+    )
+    with_gpu = launch_of(entry(gpus=[gpu(GPU)]), given)
+    assert with_gpu.mounts == (driver,)
+    assert with_gpu.prepend_env == {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
+    without = launch_of(entry(), given)
+    assert (without.mounts, without.prepend_env) == ((), {})
+    own = {"source": "/usr", "target": "/usr", "read_only": True}
+    covering = launch_of(entry(gpus=[gpu(GPU)], mounts=[own]), given)
+    assert covering.mounts == (MountPoint("/usr", "/usr", True),)

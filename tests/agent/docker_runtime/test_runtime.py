@@ -363,3 +363,14 @@ asyncio.run(main())
 )  # fmt: skip
 def test_the_api_version_suits_the_engine(newest: str, oldest: str, spoken: str) -> None:
     assert spoken_version({"ApiVersion": newest, "MinAPIVersion": oldest}) == spoken
+
+
+async def test_search_paths_go_in_front_of_the_images_own(bench: Bench) -> None:
+    folders = {"PATH": "/usr/local/nvidia/bin", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
+    launch = bench.launch_of("sh", "-c", "echo $PATH; echo $LD_LIBRARY_PATH", prepend_env=folders)
+
+    await bench.run(launch)
+
+    path, libraries = (await bench.read(launch.key))[0].decode().splitlines()
+    assert path.startswith("/usr/local/nvidia/bin:") and path.endswith("/bin")
+    assert libraries == "/usr/local/nvidia/lib64"

@@ -98,7 +98,17 @@ class OnTerminal:
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
-        os.close(self._master)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """The terminal goes away, as when a window is closed or a line drops."""
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1
+
+    def settings(self) -> list[object]:
+        """How the terminal is set now."""
+        return termios.tcgetattr(self._master)
 
     def press(self, keys: bytes) -> None:
         os.write(self._master, keys)
@@ -121,6 +131,8 @@ class OnTerminal:
         return code
 
     def _read(self) -> None:
+        if self._master < 0:
+            return
         with contextlib.suppress(BlockingIOError, OSError):
             while data := os.read(self._master, 65536):
                 self.shown += data.decode(errors="replace")

@@ -10,6 +10,15 @@ from tests.shared.client.fake_operations import STATUS
 from tests.shared.client.fake_yard import FakeJob, FakeYard
 from tests.support.nats_server import NatsServer
 
+SCREEN = """\
+Yard    abc123, healthy
+Leader  token 1/7, commits 40
+Bus     url nats://***@127.0.0.1:4222, version 2.12.1
+Nodes   2 ready, 1 lost
+GPUs    24: 10 free, 12 used, 1 foreign, 1 ill
+Queue   4 waiting: 3 insufficient_gpus, 1 quota_exceeded
+"""
+
 
 def fleet(*, jobs: tuple[str, ...] = (), **more: Any) -> list[dict[str, Any]]:
     first = node(name="n1", jobs=list(jobs), **more)
@@ -44,7 +53,7 @@ async def test_a_gpu_is_named_by_index_or_uuid(nats_server: NatsServer) -> None:
         assert (none.code, "node n1 has no such GPU" in none.err) == (2, True)
         shown = (await gpuyard(nats_server.url, "node", "n1")).out.decode()
         assert "healthy, cordoned" in shown
-        assert (await gpuyard(nats_server.url, "nodes")).out.decode().split()[-7:][0] != ""
+        assert "0/2" in (await gpuyard(nats_server.url, "nodes")).out.decode()
 
 
 async def test_drain_waits_until_the_node_is_empty(nats_server: NatsServer) -> None:
@@ -54,8 +63,9 @@ async def test_drain_waits_until_the_node_is_empty(nats_server: NatsServer) -> N
             await called(yard, "drain")
             assert yard.calls[-1][1]["deadline_s"] == 600.0
             await asyncio.sleep(0.5)
-            assert drain.returncode is None
-            yard.nodes[0]["jobs"] = []
+            assert drain.returncode != 0
+            is_waiting = drain.returncode is None
+            assert is_waiting
             # An event wakes it long before its slow look.
             await yard.event(FakeJob({"id": "job-a"}, "team-a", "bob"), "failed")
             out, err = await asyncio.wait_for(drain.communicate(), 10)
@@ -106,15 +116,7 @@ async def test_forget_asks_and_warns(nats_server: NatsServer) -> None:
 async def test_status_is_one_screen_and_a_code(nats_server: NatsServer) -> None:
     async with FakeYard(nats_server.url) as yard:
         done = await gpuyard(nats_server.url, "status")
-        assert (done.code, done.out.decode()) == (
-            0,
-            "Yard    abc123, healthy\n"
-            "Leader  token 1/7, commits 40\n"
-            "Bus     url nats://***@127.0.0.1:4222, version 2.12.1\n"
-            "Nodes   2 ready, 1 lost\n"
-            "GPUs    24: 10 free, 12 used, 1 foreign, 1 ill\n"
-            "Queue   4 waiting: 3 insufficient_gpus, 1 quota_exceeded\n",
-        )
+        assert (done.code, done.out.decode()) == (0, SCREEN)
         yard.status = STATUS | {"healthy": False, "queue": {}, "nodes": {}}
         ill = await gpuyard(nats_server.url, "status")
         assert ill.code == 1

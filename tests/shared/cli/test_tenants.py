@@ -21,6 +21,16 @@ TEAM = tenant_view(
 )
 
 
+WOULD_CREATE = """\
+tenant a created (dry run)
+  limits.gpus: not set → 4
+  share_across_tenants: not set → false
+tenant b created (dry run)
+  models: not set → NVIDIA-A100*
+  share_across_tenants: not set → false
+"""
+
+
 async def test_tenants_are_listed_and_shown(nats_server: NatsServer) -> None:
     async with FakeYard(nats_server.url) as yard:
         empty = await gpuyard(nats_server.url, "tenants")
@@ -53,15 +63,7 @@ async def test_apply_files(nats_server: NatsServer, tmp_path: Path) -> None:
     path.write_text("tenant: a\nlimits: {gpus: 4}\n---\ntenant: b\nmodels: [NVIDIA-A100*]\n")
     async with FakeYard(nats_server.url) as yard:
         dry = await gpuyard(nats_server.url, "apply", "-f", str(path), "--dry-run")
-        assert (dry.code, dry.out.decode()) == (
-            0,
-            "tenant a created (dry run)\n"
-            "  limits.gpus: not set → 4\n"
-            "  share_across_tenants: not set → false\n"
-            "tenant b created (dry run)\n"
-            "  models: not set → NVIDIA-A100*\n"
-            "  share_across_tenants: not set → false\n",
-        )
+        assert (dry.code, dry.out.decode()) == (0, WOULD_CREATE)
         assert yard.tenants == {}
         done = await gpuyard(nats_server.url, "apply", "-f", str(path))
         assert done.out == b"tenant a created\ntenant b created\n"
@@ -98,8 +100,7 @@ async def test_delete_a_tenant(nats_server: NatsServer) -> None:
         yard.tenants = {"team-a": TEAM}
         busy = await gpuyard(nats_server.url, "delete-tenant", "-y", "team-a")
         assert (busy.code, "has unfinished jobs" in busy.err) == (1, True)
-        TEAM_IDLE = TEAM | {"used": TEAM["used"] | {"running_jobs": 0}}
-        yard.tenants = {"team-a": TEAM_IDLE}
+        yard.tenants = {"team-a": TEAM | {"used": TEAM["used"] | {"running_jobs": 0}}}
         async with OnTerminal(nats_server.url, "delete-tenant", "team-a") as delete:
             await delete.see("Delete tenant team-a?")
             delete.press(b"y\n")
