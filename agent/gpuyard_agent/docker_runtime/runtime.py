@@ -130,7 +130,7 @@ class DockerRuntime:
         payload = container_payload(launch, default_ulimits=raised)
         name = launch.container_name
         try:
-            made = await self._call(lambda api: api.create_container_from_config(payload, name))
+            made = await self._engine.client.post(f"/containers/create?name={name}", payload)
         except EngineRefused as refused:
             if refused.status == 409:
                 return await self._adopt(launch, refused)
@@ -238,7 +238,7 @@ class DockerRuntime:
         self._known[launch.key] = container
         self._engine.exits.watch(container_id)
         try:
-            await self._call(lambda api: api.start(container_id))
+            await self._engine.client.post(f"/containers/{container_id}/start")
         except EngineRefused as refused:
             if raised and is_ulimit_refusal(refused.text):
                 return await self._without_default_ulimits(launch, container_id)

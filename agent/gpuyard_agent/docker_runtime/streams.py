@@ -51,11 +51,17 @@ class EngineStream:
     """The body of one answer. Close it; a cancelled reader leaves nothing behind but that."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, chunked: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        chunked: bool,
+        length: int | None = None,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._chunks = ChunkDecoder() if chunked else None
+        self._length = length
 
     async def read(self) -> bytes:
         """The next bytes as they come; b"" at the answer's end; raises `StreamBroken`."""
@@ -73,6 +79,18 @@ class EngineStream:
             if data:
                 return data
         return b""
+
+    async def read_all(self) -> bytes:
+        """The whole answer of a short call; raises `StreamBroken` where it was cut off."""
+        if self._length is not None:
+            try:
+                return await self._reader.readexactly(self._length)
+            except (OSError, asyncio.IncompleteReadError) as error:
+                raise StreamBroken(str(error)) from error
+        parts = []
+        while data := await self.read():
+            parts.append(data)
+        return b"".join(parts)
 
     @property
     def peer_pid(self) -> int | None:
@@ -134,9 +152,11 @@ async def open_stream(
     path: str,
     *,
     headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
     head_timeout_s: float = 60.0,
 ) -> EngineStream:
-    """Sends the request and returns once the answer's head is there.
+    """Sends the request, with `body` as JSON where there is one, and returns once the answer's
+    head is there.
 
     Raises `EngineUnavailable`, and `EngineRefused` for a status that is no success.
     """
@@ -147,13 +167,16 @@ async def open_stream(
         raise unavailable(error, str(address)) from error
     try:
         async with asyncio.timeout(head_timeout_s):
-            writer.write(_request(method, path, headers or {}))
+            writer.write(_request(method, path, headers or {}, body))
             status, answer = _head(await reader.readuntil(b"\r\n\r\n"))
+            length = answer.get("content-length")
             stream = EngineStream(
-                reader, writer, chunked=answer.get("transfer-encoding") == "chunked"
+                reader,
+                writer,
+                chunked=answer.get("transfer-encoding") == "chunked",
+                length=None if length is None else int(length),
             )
             if status >= 300:
-                length = answer.get("content-length")
                 raise refusal(status, await _message(stream, reader, length))
     except (OSError, TimeoutError, asyncio.IncompleteReadError, StreamBroken) as error:
         writer.transport.abort()
@@ -185,12 +208,14 @@ async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.Stre
     return await asyncio.open_connection(address.host, address.port, limit=CHUNK_BYTES)
 
 
-def _request(method: str, path: str, headers: Mapping[str, str]) -> bytes:
+def _request(method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "Host: docker", "Connection: close"]
     if method == "POST":
-        lines.append("Content-Length: 0")
+        lines.append(f"Content-Length: {len(body)}")
+    if body:
+        lines.append("Content-Type: application/json")
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
 
 def _head(raw: bytes) -> tuple[int, dict[str, str]]:

@@ -120,18 +120,21 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
 
 
 def _flat(view: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting with its path; what is off is as if it had never been set."""
     for key, value in view.items():
         if not prefix and key in _NOT_SETTINGS:
             continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
-        else:
+        elif value is not False:
             yield f"{prefix}{key}", value
 
 
 def _text(value: Any) -> str:
+    from gpuyard.cli.tenants import cap
+
     if value is None:
         return "not set"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    if value is True:
+        return "true"
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else cap(value)

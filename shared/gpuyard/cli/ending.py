@@ -35,8 +35,8 @@ def say(text: str) -> None:
     try:
         sys.stderr.write(f"gpuyard: {one_line(text)}\n")
         sys.stderr.flush()
-    except (BrokenPipeError, ValueError):
-        # Nobody reads: there is nobody to tell.
+    except (OSError, ValueError):
+        # A closed pipe, a terminal that has gone away: there is nobody to tell.
         return
 
 

@@ -1,7 +1,6 @@
 """`gpuyard cordon`, `uncordon`, `drain` and `forget`: what operators do to nodes."""
 
-import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +12,6 @@ from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
-
-DRAIN_RECHECK_S: Final = 2.0
-NAMED: Final = 3
-"""Jobs that the line of progress names."""
 
 
 @click.command()
@@ -87,14 +82,10 @@ def drain(name: str, reason: str | None, deadline: str | None) -> int:
     deadline_s = duration_s("--deadline", deadline)
 
     async def work(client: "AsyncClient") -> int:
+        from gpuyard.cli.draining import drained
+
         view: View = await client.drain(name, reason, deadline_s=deadline_s)
-        if view["jobs"] and deadline_s is None and not settings.quiet:
-            say(f"waiting for {_jobs(view)} to end by themselves; --deadline would set a limit")
-        try:
-            view = await _emptied(client, view, settings)
-        except asyncio.CancelledError:
-            say(f"node {name} stays draining; 'gpuyard uncordon {name}' ends that")
-            raise
+        view = await drained(client, view, is_limited=deadline_s is not None, settings=settings)
         if view["jobs"]:
             say(f"node {name} is {view['scheduling']} again: somebody ended the drain")
             return 1
@@ -164,46 +155,3 @@ async def _uuid(client: "AsyncClient", name: str, gpu: str | None) -> str | None
     if not found or not gpu:
         raise UsageFault(f"--gpu {gpu!r}: node {name} has no such GPU; see 'gpuyard node {name}'")
     raise UsageFault(f"--gpu {gpu!r} may mean {', '.join(found)}; write more of it")
-
-
-async def _emptied(client: "AsyncClient", view: View, settings: Globals) -> View:
-    """The node once it runs nothing, or once it is not draining any more."""
-    from gpuyard.cli.terminal import ProgressLine
-    from gpuyard.cli.watch import CALM_S, wakes_of
-    from gpuyard.errors import Unavailable
-
-    progress = ProgressLine(is_quiet=settings.quiet)
-    is_silent = False
-    try:
-        async with wakes_of(client) as wakes:
-            while view["jobs"] and view["scheduling"] == "draining":
-                progress.show(f"draining {view['name']}: {_left(view)}")
-                await wakes.wait(DRAIN_RECHECK_S)
-                wakes.news.clear()
-                try:
-                    view = await client.node(view["name"])
-                    is_silent = False
-                except Unavailable as fault:
-                    if not is_silent:
-                        progress.clear()
-                        say(f"{fault}; the drain goes on, still trying")
-                    is_silent = True
-                # A busy yard has many events that are not about this node.
-                await asyncio.sleep(CALM_S)
-    finally:
-        progress.clear()
-    return view
-
-
-def _jobs(view: View) -> str:
-    count = len(view["jobs"])
-    return f"{count} job{'s' if count != 1 else ''}"
-
-
-def _left(view: View) -> str:
-    from gpuyard.cli.progress import short_id
-
-    named = ", ".join(short_id(job) for job in view["jobs"][:NAMED])
-    more = ", …" if len(view["jobs"]) > NAMED else ""
-    state = "" if view["state"] == "ready" else f" (node {view['state']})"
-    return f"{_jobs(view)} left: {named}{more}{state}"

@@ -7,6 +7,7 @@ too, or says that the job goes on.
 
 import asyncio
 import contextlib
+import errno
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -229,6 +230,11 @@ async def run_attached(client: AsyncClient, spec: Mapping[str, Any], options: Ru
     except BrokenPipeError:
         say(f"nobody reads the output any more; job {spec['id']} goes on")
         return CLOSED_PIPE
+    except OSError as fault:
+        if fault.errno != errno.EIO:
+            raise
+        # The terminal has gone away, and its SIGHUP is still on the way: it means the same.
+        return 0
     if options.json and session.view is not None:
         from gpuyard.cli.render import json_object
 

@@ -147,14 +147,14 @@ def detail(view: View) -> Iterator[str]:
     ]
     yield ""
     yield from table(rows, columns, width=terminal_width())
-    per_job = [(key, _cap(value)) for key, value in view["per_job"].items() if value is not None]
+    per_job = [(key, cap(value)) for key, value in view["per_job"].items() if value is not None]
     if per_job:
         yield ""
         yield "Each job"
         yield from (f"  {line}" for line in fields(per_job))
 
 
-def _cap(value: Any) -> str:
+def cap(value: Any) -> str:
     """A cap or default of a job; a length of time as people write it."""
     if not isinstance(value, str):
         return number(value)
@@ -170,7 +170,11 @@ def _of(view: View, name: str) -> str:
 
 
 def number(value: Any) -> str:
-    """A number as people write it; `-` where there is none."""
+    """A number as people write it, to a thousandth of a GPU or a tenth of what is larger."""
     if value is None:
         return "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    digits = 3 if abs(value) < 10 else 1
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".")

@@ -1,6 +1,7 @@
 """The terminal a person sits at: is there one, the keys that detach, and a line of progress."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
@@ -53,7 +54,9 @@ class DetachKeys:
     ) -> None:
         if self._saved is not None:
             asyncio.get_running_loop().remove_reader(0)
-            termios.tcsetattr(0, termios.TCSANOW, self._saved)
+            # A terminal that has gone away has nothing to be set back.
+            with contextlib.suppress(termios.error, OSError):
+                termios.tcsetattr(0, termios.TCSANOW, self._saved)
 
     def resume(self) -> None:
         """Set the keys again: after Ctrl-Z and `fg` the shell has set its own."""
@@ -93,13 +96,19 @@ class ProgressLine:
             return
         width = shutil.get_terminal_size().columns
         cut = text if len(text) < width else text[: max(width - 2, 1)] + "…"
-        sys.stderr.write(f"\r\x1b[K{cut}")
-        sys.stderr.flush()
+        self._write(f"\r\x1b[K{cut}")
         self._shown = text
 
     def clear(self) -> None:
         """Take the line away, before anything else is written to the terminal."""
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            self._write("\r\x1b[K")
             self._shown = ""
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            # The terminal has gone away; what happens then is decided elsewhere.
+            self._is_on = False

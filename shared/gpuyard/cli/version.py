@@ -1,6 +1,5 @@
 """`gpuyard version`."""
 
-import asyncio
 from typing import Any
 
 import click
@@ -21,6 +20,8 @@ def version() -> None:
       gpuyard version
       gpuyard version --json | jq -r .yard.version
     """
+    import asyncio
+
     import gpuyard
 
     settings = current()

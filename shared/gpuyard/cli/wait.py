@@ -1,6 +1,5 @@
 """`gpuyard wait` and `gpuyard cancel`."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +30,8 @@ def wait(ids: tuple[str, ...], timeout: str | None) -> int:
       gpuyard wait 7k3m && echo done
       gpuyard wait --timeout 2h $(gpuyard jobs -q --name nightly)
     """
+    import asyncio
+
     from gpuyard.cli.session import with_yard
     from gpuyard.cli.spec_texts import duration_s
     from gpuyard.client.jobs import StillUnfinished
@@ -138,6 +139,8 @@ async def _cancel(
     client: "AsyncClient", ids: Sequence[str], reason: str | None, settings: Globals
 ) -> int:
     """Cancels each; one that cannot be does not keep the others from it."""
+    import asyncio
+
     from gpuyard.cli.ending import explain
     from gpuyard.cli.render import json_array, json_object
     from gpuyard.errors import GpuyardError

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from gpuyard.cli.app import COMMANDS
+
 HEAVY = {"nats", "pydantic", "rich", "structlog", "ruamel", "docker", "msgpack", "asyncio"}
 
 
@@ -31,7 +33,7 @@ def test_the_top_level_loads_nothing_heavy(arguments: list[str]) -> None:
     assert not modules_after(invoke(*arguments)) & HEAVY
 
 
-@pytest.mark.parametrize("command", ["run", "submit", "up", "jobs", "node"])
+@pytest.mark.parametrize("command", list(COMMANDS))
 def test_a_commands_help_loads_nothing_heavy(command: str) -> None:
     assert not modules_after(invoke(command, "--help")) & HEAVY
 

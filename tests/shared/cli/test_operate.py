@@ -63,9 +63,9 @@ async def test_drain_waits_until_the_node_is_empty(nats_server: NatsServer) -> N
             await called(yard, "drain")
             assert yard.calls[-1][1]["deadline_s"] == 600.0
             await asyncio.sleep(0.5)
-            assert drain.returncode != 0
             is_waiting = drain.returncode is None
             assert is_waiting
+            yard.nodes[0]["jobs"] = []
             # An event wakes it long before its slow look.
             await yard.event(FakeJob({"id": "job-a"}, "team-a", "bob"), "failed")
             out, err = await asyncio.wait_for(drain.communicate(), 10)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpuyard.cli.apply import differences
 from gpuyard.cli.render import table
-from gpuyard.cli.tenants import tenant_columns
+from gpuyard.cli.tenants import number, tenant_columns
 from tests.shared.cli.command import OnTerminal, gpuyard
 from tests.shared.client.fake_operations import NO_CAPS, NO_LIMITS, tenant_view
 from tests.shared.client.fake_yard import FakeYard
@@ -24,10 +24,8 @@ TEAM = tenant_view(
 WOULD_CREATE = """\
 tenant a created (dry run)
   limits.gpus: not set → 4
-  share_across_tenants: not set → false
 tenant b created (dry run)
   models: not set → NVIDIA-A100*
-  share_across_tenants: not set → false
 """
 
 
@@ -114,9 +112,18 @@ def test_the_table_fits_forty_columns() -> None:
         assert len(line) <= 40
 
 
+def test_numbers_are_short_and_nothing_is_not_zero() -> None:
+    told = [number(value) for value in (None, 0, 0.0, 4.0, 0.125, 23.9883, 120.0, 2000)]
+    assert told == ["-", "0", "0", "4", "0.125", "24", "120", "2000"]
+    zero = TEAM | {"limits": TEAM["limits"] | {"gpus": 0}}
+    assert next(differences(TEAM | {"limits": {}}, zero)) == "limits.gpus: not set → 0"
+
+
 def test_differences_are_by_setting() -> None:
     after = TEAM | {"models": None, "share_across_tenants": True, "used": {}}
+    after |= {"per_job": TEAM["per_job"] | {"max_runtime": None}}
     assert list(differences(TEAM, after)) == [
         "models: NVIDIA-A100* → not set",
-        "share_across_tenants: false → true",
+        "per_job.max_runtime: 1d → not set",
+        "share_across_tenants: not set → true",
     ]
