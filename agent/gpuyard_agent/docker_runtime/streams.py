@@ -169,7 +169,8 @@ async def open_stream(
         async with asyncio.timeout(head_timeout_s):
             writer.write(_request(method, path, headers or {}, body))
             status, answer = _head(await reader.readuntil(b"\r\n\r\n"))
-            length = answer.get("content-length")
+            # An answer of these kinds has no body, whatever the connection does next.
+            length = "0" if status in (204, 304) else answer.get("content-length")
             stream = EngineStream(
                 reader,
                 writer,

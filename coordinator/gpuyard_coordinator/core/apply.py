@@ -43,6 +43,8 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             _cancel(cluster, event, now, effects)
         case NodeBeat():
             beats.apply_beat(cluster, event, now, effects)
+            if event.beat["node"] in cluster.nodes:  # it may have joined again in this turn
+                effects.forgotten.discard(event.beat["node"])
         case NodeOrder():
             operations.apply_order(cluster, event, now, effects)
         case TenantApplied() | TenantDeleted():

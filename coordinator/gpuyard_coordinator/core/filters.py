@@ -5,47 +5,52 @@ would do. `explain` counts them over the fleet; the placer uses the same answers
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from typing import Final
 
 from gpuyard.model import where
 from gpuyard.model.node import GpuSample
 from gpuyard.model.states import GpuHealth, NodeState, Scheduling
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.model.where import Condition
-from gpuyard_coordinator.core import ledger
+from gpuyard_coordinator.core import ledger, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import DOCUMENT_KIB, WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
 
 V = VerdictCode
-STALE_SAMPLE_S = 10.0
+STALE_SAMPLE_S: Final = 10.0
 """A reading older than this says nothing about what is free now: GPUs take no new work."""
+
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """Why one node does not take a shape; numbers where a number is what binds."""
+    """Why one node does not take a shape; numbers where a number is what binds, in the unit that
+    a job asks in: GPUs, MiB, CPUs."""
 
     node: str
     code: VerdictCode
-    asked: int | None = None
-    have: int | None = None
+    asked: float | None = None
+    have: float | None = None
 
 
 def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:
-    """What keeps a job off a node whatever it asks, but for the cordons that it tolerates."""
+    """What keeps a job off a node whatever it asks, but for the cordons that it tolerates.
+
+    How the node is comes before what an operator ordered: a cordon that a job tolerates must not
+    hide that the node is not well.
+    """
     if node.state is NodeState.LOST:
         return V.NODE_LOST
-    if node.scheduling is Scheduling.DRAINING:
-        return V.NODE_CORDONED
-    is_cordoned = node.scheduling is Scheduling.CORDONED
-    if is_cordoned and not where.tolerates(tolerate, node.scheduling_reason):
-        return V.NODE_CORDONED
     if node.state is not NodeState.READY or not node.is_proven:
         return V.NODE_UNREADY
     if node.is_stopping or node.is_adopting:
         return V.NODE_UNREADY
+    is_cordoned = node.scheduling is Scheduling.CORDONED
+    if node.scheduling is Scheduling.DRAINING or (
+        is_cordoned and not where.tolerates(tolerate, node.scheduling_reason)
+    ):
+        return V.NODE_CORDONED
     return None
 
 
@@ -81,66 +86,7 @@ def is_sampled(node: Node) -> bool:
 
 def free_gpus(node: Node, settings: Settings) -> list[str]:
     """UUIDs that a whole-GPU job could be granted now, in the order of their index."""
-    if not is_sampled(node):
-        return []
-    return [
-        uuid
-        for uuid, gpu in node.gpus.items()
-        if gpu.free_milli == WHOLE_GPU_MILLI
-        and gpu.cordon is None
-        and gpu_block(gpu, settings) is None
-    ]
-
-
-def matching(node: Node, shape: Shape) -> frozenset[str] | None:
-    """UUIDs that meet the job's lines and its tenant's models; None if the node itself fails a
-    line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
-    mask = (shape.where, shape.models)
-    if mask not in node.masks:
-        node.masks[mask] = _matching(node, shape)
-    found = node.masks[mask]
-    has_gpu_lines = any(where.is_per_gpu(condition) for condition in shape.where)
-    if found is not None and not found and has_gpu_lines and not shape.wants_gpus:
-        return None
-    return found
-
-
-def _matching(node: Node, shape: Shape) -> frozenset[str] | None:
-    labels = where.node_view(
-        node.facts["labels"], node.name, driver_version=node.facts["driver_version"]
-    )
-    per_gpu = [condition for condition in shape.where if where.is_per_gpu(condition)]
-    if not all(where.holds(c, labels) for c in shape.where if c not in per_gpu):
-        return None
-    return frozenset(
-        uuid
-        for uuid, gpu in node.gpus.items()
-        if is_allowed_model(gpu, shape)
-        and _holds_all(per_gpu, where.gpu_view(labels, gpu.facts["labels"], uuid))
-    )
-
-
-def _holds_all(conditions: Iterable[Condition], labels: Mapping[str, str]) -> bool:
-    return all(where.holds(condition, labels) for condition in conditions)
-
-
-def is_allowed_model(gpu: Gpu, shape: Shape) -> bool:
-    name = gpu.facts["labels"].get("gpu-name", "")
-    return shape.models is None or any(fnmatchcase(name, glob) for glob in shape.models)
-
-
-def preference(node: Node, shape: Shape) -> int:
-    """How many lines of `prefer` hold on a node; a `gpu-*` line if it holds on any GPU."""
-    labels = where.node_view(
-        node.facts["labels"], node.name, driver_version=node.facts["driver_version"]
-    )
-    views = [where.gpu_view(labels, gpu.facts["labels"], u) for u, gpu in node.gpus.items()]
-    return sum(
-        any(where.holds(c, view) for view in views)
-        if where.is_per_gpu(c)
-        else where.holds(c, labels)
-        for c in shape.prefer
-    )
+    return [uuid for uuid, gpu in node.gpus.items() if _is_free(node, gpu, Shape(), settings)]
 
 
 def takes_share(gpu: Gpu, shape: Shape, node: Node) -> bool:
@@ -153,23 +99,6 @@ def may_share(one: Shape, other: Shape) -> bool:
     """True if shares of these may sit on one GPU."""
     is_open = one.is_shared_across_tenants and other.is_shared_across_tenants
     return one.tenant == other.tenant or is_open
-
-
-def find_ids(node: Node, gpu_ids: Iterable[str]) -> list[str] | None:
-    """The UUIDs that indexes, UUIDs or unique prefixes of them name on a node; None if one
-    names nothing, or two name the same device."""
-    found: list[str] = []
-    for text in gpu_ids:
-        if text.isdigit():
-            matches = [u for u, gpu in node.gpus.items() if gpu.facts["index"] == int(text)]
-        else:
-            prefix = text.lower()
-            matches = [u for u in node.gpus if u.lower().startswith(prefix)]
-            matches = [u for u in matches if u.lower() == prefix] or matches
-        if len(matches) != 1 or matches[0] in found:
-            return None
-        found.append(matches[0])
-    return found
 
 
 def cpu_milli_free(node: Node) -> int | None:
@@ -191,7 +120,12 @@ def room_block(node: Node, shape: Shape) -> NodeVerdict | None:
     """What of the node's CPUs, memory and document does not suffice. Unknown is never free."""
     cpus, memory = cpu_milli_free(node), memory_mib_free(node)
     if shape.cpu_milli and (cpus is None or cpus < shape.cpu_milli):
-        return NodeVerdict(node.name, V.INSUFFICIENT_CPU, shape.cpu_milli, cpus)
+        return NodeVerdict(
+            node.name,
+            V.INSUFFICIENT_CPU,
+            shape.cpu_milli / 1000,
+            None if cpus is None else cpus / 1000,
+        )
     if shape.memory_mib and (memory is None or memory < shape.memory_mib):
         return NodeVerdict(node.name, V.INSUFFICIENT_MEMORY, shape.memory_mib, memory)
     if document_kib_free(node) < shape.document_kib:
@@ -207,36 +141,29 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
         return NodeVerdict(node.name, V.NODE_UNREADY)
     if code := node_block(node, shape.tolerate):
         return NodeVerdict(node.name, code)
-    if matching(node, shape) is None:
+    if selection.matching(node, shape) is None:
         return NodeVerdict(node.name, V.WHERE_MISMATCH)
     if blocked := room_block(node, shape):
         return blocked
     return _why_no_gpus(node, shape, settings) if shape.wants_gpus else None
 
 
-def _why_no_gpus(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
-    fits = matching(node, shape) or frozenset()
-    if not fits and node.gpus:
-        return NodeVerdict(node.name, _why_none_fits(node, shape))
+def takers(node: Node, shape: Shape, settings: Settings) -> list[str]:
+    """GPUs that a shape could be granted now, in the order of their index; of a share each of them
+    alone would do, of whole GPUs as many as it asks for."""
+    fits = selection.matching(node, shape) or frozenset()
     if shape.is_share:
-        return _why_no_share(node, shape, fits, settings)
-    named = find_ids(node, shape.gpu_ids) if shape.gpu_ids else list(node.gpus)
-    if named is None or (shape.gpu_ids and not set(named) <= fits):
-        return NodeVerdict(node.name, V.WHERE_MISMATCH)
-    if shape.all_gpus and set(named) != fits:
-        return NodeVerdict(node.name, V.WHERE_MISMATCH)
-    asked = len(named) if shape.gpu_ids or shape.all_gpus else shape.gpus
-    pool = [uuid for uuid in named if uuid in fits]
-    free = [uuid for uuid in pool if _is_free(node, node.gpus[uuid], shape, settings)]
-    if len(free) >= max(asked, 1):
-        return None
-    return _blocked_gpus(node, pool, shape, asked=asked, free=len(free), settings=settings)
+        return [u for u in fits_in_order(node, fits) if _takes(node, u, shape, settings)]
+    named = selection.find_ids(node, shape.gpu_ids) if shape.gpu_ids else fits_in_order(node, fits)
+    return [
+        uuid
+        for uuid in named or []
+        if uuid in fits and _is_free(node, node.gpus[uuid], shape, settings)
+    ]
 
 
-def _why_none_fits(node: Node, shape: Shape) -> VerdictCode:
-    """The lines of `where` keep every GPU off, or else the tenant's models do."""
-    without_models = matching(node, replace(shape, models=None))
-    return V.MODEL_NOT_ALLOWED if without_models else V.WHERE_MISMATCH
+def fits_in_order(node: Node, fits: frozenset[str]) -> list[str]:
+    return [uuid for uuid in node.gpus if uuid in fits]
 
 
 def _is_free(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
@@ -248,31 +175,80 @@ def _is_free(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
     )
 
 
+def _takes(node: Node, uuid: str, shape: Shape, settings: Settings) -> bool:
+    gpu = node.gpus[uuid]
+    is_well = is_sampled(node) and not is_cordoned(gpu, shape) and not gpu_block(gpu, settings)
+    return is_well and _has_share(node, gpu, shape)
+
+
+def _has_share(node: Node, gpu: Gpu, shape: Shape) -> bool:
+    granted = ledger.grant(gpu, shape)
+    is_there = granted is not None and granted["milli"] <= gpu.free_milli
+    return is_there and takes_share(gpu, shape, node)
+
+
 def is_cordoned(gpu: Gpu, shape: Shape) -> bool:
     return gpu.cordon is not None and not where.tolerates(shape.tolerate, gpu.cordon.reason)
 
 
+def _why_no_gpus(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
+    fits = selection.matching(node, shape) or frozenset()
+    if not fits and node.gpus:
+        return NodeVerdict(node.name, _why_not_those(node, shape, set(node.gpus)))
+    free = takers(node, shape, settings)
+    if shape.is_share:
+        return None if free else _why_no_share(node, shape, fits, settings)
+    named = selection.find_ids(node, shape.gpu_ids) if shape.gpu_ids else list(node.gpus)
+    must = named if shape.gpu_ids or shape.all_gpus else []
+    if named is None or must is None:
+        return NodeVerdict(node.name, V.WHERE_MISMATCH)
+    if not set(must) <= fits:
+        return NodeVerdict(node.name, _why_not_those(node, shape, set(must)))
+    asked = max(len(must), 1) if shape.gpu_ids or shape.all_gpus else shape.gpus
+    if len(free) >= asked:
+        return None
+    pool = must or fits_in_order(node, fits)
+    return _blocked_gpus(node, pool, shape, asked=asked, free=len(free), settings=settings)
+
+
+def _why_not_those(node: Node, shape: Shape, uuids: set[str]) -> VerdictCode:
+    """The lines of `where` keep those GPUs off, or else the tenant's models do."""
+    if shape.models is None:
+        return V.WHERE_MISMATCH
+    fits = selection.matching(node, replace(shape, models=None)) or frozenset()
+    is_enough = uuids <= fits if shape.gpu_ids or shape.all_gpus else bool(fits)
+    return V.MODEL_NOT_ALLOWED if is_enough else V.WHERE_MISMATCH
+
+
 def _why_no_share(
     node: Node, shape: Shape, fits: frozenset[str], settings: Settings
-) -> NodeVerdict | None:
-    """Shares are asked for and answered in MiB of one GPU, or in milli-GPU where only a fraction
-    was asked for."""
-    most = asked = 0
-    for uuid in fits:
-        gpu = node.gpus[uuid]
-        granted = ledger.grant(gpu, shape)
-        total = gpu.facts["memory_total_mib"] or 0
-        asked = shape.share_mib or (granted["milli"] if granted else 0)
-        is_open = is_sampled(node) and not is_cordoned(gpu, shape)
-        if not is_open or gpu_block(gpu, settings) or not takes_share(gpu, shape, node):
-            continue
-        if granted is not None and granted["milli"] <= gpu.free_milli:
-            return None
-        left = gpu.free_milli * total // WHOLE_GPU_MILLI if shape.share_mib else gpu.free_milli
-        most = max(most, left)
-    if shape.share_mib:
-        return NodeVerdict(node.name, V.INSUFFICIENT_GPU_MEMORY, asked, most)
-    return NodeVerdict(node.name, V.INSUFFICIENT_GPUS, 1, 0)
+) -> NodeVerdict:
+    """In MiB of one GPU where memory is what does not suffice, else in parts of a GPU."""
+    gpus = [node.gpus[uuid] for uuid in fits_in_order(node, fits)]
+    if gpus and not is_sampled(node):
+        return NodeVerdict(node.name, V.GPU_UNHEALTHY)
+    faults: Counter[VerdictCode] = Counter()
+    left_mib, left_milli, asked_milli = 0, 0, _core_milli(shape)
+    for gpu in gpus:
+        fault = V.NODE_CORDONED if is_cordoned(gpu, shape) else gpu_block(gpu, settings)
+        if fault is not None:
+            faults.update([fault] if _has_share(node, gpu, shape) else [])
+        elif takes_share(gpu, shape, node):
+            total = gpu.facts["memory_total_mib"] or 0
+            left_milli = max(left_milli, gpu.free_milli)
+            left_mib = max(left_mib, gpu.free_milli * total // WHOLE_GPU_MILLI)
+    if faults:
+        return NodeVerdict(node.name, _most_common(faults))
+    if shape.share_mib is not None and left_mib < shape.share_mib:
+        return NodeVerdict(node.name, V.INSUFFICIENT_GPU_MEMORY, shape.share_mib, left_mib)
+    asked, have = asked_milli / WHOLE_GPU_MILLI, left_milli / WHOLE_GPU_MILLI
+    return NodeVerdict(node.name, V.INSUFFICIENT_GPUS, asked, have)
+
+
+def _core_milli(shape: Shape) -> int:
+    """milli-GPU that a share asks for by its compute; 0 where it asks by memory alone."""
+    percent = shape.share_core_percent
+    return 0 if percent is None else ledger.percent_milli(percent)
 
 
 def _blocked_gpus(
@@ -287,34 +263,43 @@ def _blocked_gpus(
             code = V.NODE_CORDONED if is_cordoned(gpu, shape) else gpu_block(gpu, settings)
             faults.update([code] if code else [])
     if free + sum(faults.values()) >= asked and faults:
-        code = min(faults, key=lambda c: (-faults[c], str(c)))
-        return NodeVerdict(node.name, code, asked, free)
+        return NodeVerdict(node.name, _most_common(faults), asked, free)
     return NodeVerdict(node.name, V.INSUFFICIENT_GPUS, asked, free)
+
+
+def _most_common(faults: Counter[VerdictCode]) -> VerdictCode:
+    return min(faults, key=lambda code: (-faults[code], str(code)))
 
 
 def could_ever_run(cluster: Cluster, shape: Shape, *, even_lost: bool = True) -> bool:
     """True if some known node could hold the shape were it empty and well."""
     return any(
-        _could_hold(node, shape)
+        could_hold(node, shape) is not None
         for node in cluster.nodes.values()
         if even_lost or node.state is not NodeState.LOST
     )
 
 
-def _could_hold(node: Node, shape: Shape) -> bool:
+def could_hold(node: Node, shape: Shape) -> list[str] | None:
+    """The GPUs among which a node would find a shape's, were it empty and well; None: never."""
     if node.name in shape.excluded or shape.node not in (None, node.name):
-        return False
-    fits = matching(node, shape)
-    if fits is None:
-        return False
-    if shape.gpu_ids and not set(find_ids(node, shape.gpu_ids) or ("none",)) <= fits:
-        return False
-    whole = sum(node.gpus[uuid].facts["mig"] is None for uuid in fits)
-    if shape.gpus > whole or (shape.all_gpus and not whole):
-        return False
-    if shape.is_share and not any(ledger.grant(node.gpus[uuid], shape) for uuid in fits):
-        return False
+        return None
+    fits = selection.matching(node, shape)
+    if fits is None or not _could_have_room(node, shape):
+        return None
+    whole = [uuid for uuid in fits_in_order(node, fits) if node.gpus[uuid].facts["mig"] is None]
+    if shape.is_share:
+        return [uuid for uuid in whole if ledger.grant(node.gpus[uuid], shape)] or None
+    if shape.gpu_ids:
+        named = selection.find_ids(node, shape.gpu_ids)
+        return named if named is not None and set(named) <= set(whole) else None
+    if shape.all_gpus:
+        return whole if whole and len(whole) == len(node.gpus) else None
+    return whole if len(whole) >= shape.gpus else None
+
+
+def _could_have_room(node: Node, shape: Shape) -> bool:
     cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
     is_cpu_enough = not shape.cpu_milli or (cpus is not None and cpus * 1000 >= shape.cpu_milli)
     is_memory_enough = not shape.memory_mib or (memory is not None and memory >= shape.memory_mib)
-    return is_cpu_enough and is_memory_enough
+    return is_cpu_enough and is_memory_enough and shape.document_kib <= DOCUMENT_KIB

@@ -1,9 +1,11 @@
 """The book of who holds what. Every grant is entered and taken out here and nowhere else."""
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from gpuyard.messages import GrantedGpu
-from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.state import (
     DOCUMENT_KIB,
     WHOLE_GPU_MILLI,
@@ -30,13 +32,7 @@ def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
             gpu.grants[key] = granted["milli"]
             gpu.free_milli -= granted["milli"]
     attempt.gpu_memory_mib = sum(memory_of(node, granted) for granted in attempt.gpus)
-    use = cluster.use_of(job.tenant)
-    use.milli += sum(granted["milli"] for granted in attempt.gpus)
-    use.gpu_memory_mib += attempt.gpu_memory_mib
-    use.running_jobs += 1
-    node.cpu_milli_used += job.shape.cpu_milli
-    node.memory_mib_used += job.shape.memory_mib
-    node.document_kib_used += job.shape.document_kib
+    _count(node, cluster.use_of(job.tenant), job, attempt, 1)
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
 
@@ -50,16 +46,46 @@ def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
         gpu = node.gpus.get(granted["uuid"])
         if gpu is not None:
             gpu.free_milli += gpu.grants.pop(key, 0)
-    use = cluster.use_of(job.tenant)
-    use.milli -= sum(granted["milli"] for granted in attempt.gpus)
-    use.gpu_memory_mib -= attempt.gpu_memory_mib
-    use.running_jobs -= 1
+    _count(node, cluster.use_of(job.tenant), job, attempt, -1)
     cluster.tenants_eased.add(job.tenant)
-    node.cpu_milli_used -= job.shape.cpu_milli
-    node.memory_mib_used -= job.shape.memory_mib
-    node.document_kib_used -= job.shape.document_kib
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
+
+
+@contextmanager
+def as_if_ended(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[None]:
+    """Within it the books are as after the ends of these jobs; on leaving, as they were before.
+
+    For what-ifs alone: nothing of it may be planned, stored or told.
+    """
+    with ExitStack() as undo:
+        for job in jobs:
+            attempt, use = job.last, cluster.use_of(job.tenant)
+            node = cluster.nodes.get(attempt.node) if attempt else None
+            if attempt is None or node is None or ref(job, attempt) not in node.attempts:
+                continue
+            for granted in attempt.gpus:
+                if (gpu := node.gpus.get(granted["uuid"])) is not None:
+                    undo.callback(_restore_gpu, gpu, gpu.free_milli, gpu.grants)
+                    gpu.free_milli += gpu.grants[ref(job, attempt)]
+                    gpu.grants = {k: v for k, v in gpu.grants.items() if k != ref(job, attempt)}
+            _count(node, use, job, attempt, -1)
+            undo.callback(_count, node, use, job, attempt, 1)
+        yield
+
+
+def _restore_gpu(gpu: Gpu, free_milli: int, grants: dict[AttemptRef, int]) -> None:
+    gpu.free_milli, gpu.grants = free_milli, grants
+
+
+def _count(node: Node, use: Use, job: Job, attempt: Attempt, sign: int) -> None:
+    """What an attempt takes beside its GPUs' own books."""
+    use.milli += sign * sum(granted["milli"] for granted in attempt.gpus)
+    use.gpu_memory_mib += sign * attempt.gpu_memory_mib
+    use.running_jobs += sign
+    node.cpu_milli_used += sign * job.shape.cpu_milli
+    node.memory_mib_used += sign * job.shape.memory_mib
+    node.document_kib_used += sign * job.shape.document_kib
 
 
 def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
@@ -72,18 +98,21 @@ def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
     uuid, total = gpu.facts["uuid"], gpu.facts["memory_total_mib"]
     if not shape.is_share:
         return {"uuid": uuid, "milli": WHOLE_GPU_MILLI, "memory_mib": None, "core_percent": None}
-    percent = shape.share_core_percent
-    memory = shape.share_mib
-    if memory is None and percent is not None:
-        memory = None if total is None else int(total * percent / 100)
-        milli = math.ceil(percent * WHOLE_GPU_MILLI / 100)
-    elif memory is None or total is None or memory > total:
+    percent, memory = shape.share_core_percent, shape.share_mib
+    if total is None or (memory is not None and memory > total):
         return None
+    milli = 0 if percent is None else percent_milli(percent)
+    core = None if percent is None else max(1, round(percent))
+    if memory is None:
+        memory = total * milli // WHOLE_GPU_MILLI
     else:
-        fraction = max(memory / total, (percent or 0.0) / 100)
-        milli = math.ceil(fraction * WHOLE_GPU_MILLI)
-    core = None if percent is None else round(percent)
+        milli = max(milli, -(-memory * WHOLE_GPU_MILLI // total))
     return {"uuid": uuid, "milli": milli, "memory_mib": memory, "core_percent": core}
+
+
+def percent_milli(percent: float) -> int:
+    """milli-GPU of a percentage, rounded up; the inner rounding takes off what floats add."""
+    return math.ceil(round(percent * WHOLE_GPU_MILLI / 100, 6))
 
 
 def memory_of(node: Node, granted: GrantedGpu) -> int:

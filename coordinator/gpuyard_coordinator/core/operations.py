@@ -5,14 +5,20 @@ what still runs then is asked to stop, as `node_drained`, and goes on elsewhere.
 a node that is gone, on the operator's word that nothing of it runs any more.
 """
 
+from typing import Final
+
 from gpuyard.errors import Conflict, RequestError, UnknownThing
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import NodeState, Scheduling
-from gpuyard_coordinator.core import filters, lifecycle
+from gpuyard_coordinator.core import lifecycle, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import NodeOrder
 from gpuyard_coordinator.core.state import Cordon, Node, Now
+
+ENDS_PER_TURN: Final = 50
+STOPS_PER_TURN: Final = 100
+"""What one order or tick may end or stop, so that a turn still fits one commit."""
 
 
 def apply_order(cluster: Cluster, order: NodeOrder, now: Now, effects: Effects) -> None:
@@ -27,7 +33,9 @@ def apply_order(cluster: Cluster, order: NodeOrder, now: Now, effects: Effects) 
     cluster.nodes_changed.add(order.node)
     if order.action != "forget":
         effects.nodes.add(order.node)
-    effects.audit(order.actor, order.action, now, after={"node": order.node, "gpu": order.gpu})
+    after = {"node": order.node, "gpu": order.gpu, "reason": order.reason}
+    after |= {"deadline_at": order.deadline_at}
+    effects.audit(order.actor, order.action, now, after=after)
     effects.outcomes.append(Outcome(order.ref, node=order.node))
 
 
@@ -47,26 +55,36 @@ def _perform(cluster: Cluster, node: Node, order: NodeOrder, now: Now, effects: 
 
 
 def _order_gpu(node: Node, order: NodeOrder, now: Now) -> None:
-    found = filters.find_ids(node, [order.gpu or ""])
-    if found is None:
-        raise RequestError(f"no GPU {order.gpu} on node {node.name}", field="gpu")
-    uuid = found[0]
+    uuid = _find_gpu(node, order)
     if order.action == "cordon":
         node.cordons[uuid] = Cordon(order.reason, now.at)
     elif order.action == "uncordon":
         node.cordons.pop(uuid, None)
     else:
         raise RequestError(f"{order.action} is for whole nodes; cordon the GPU", field="gpu")
-    node.gpus[uuid].cordon = node.cordons.get(uuid)
+    if uuid in node.gpus:
+        node.gpus[uuid].cordon = node.cordons.get(uuid)
+
+
+def _find_gpu(node: Node, order: NodeOrder) -> str:
+    """A cordon may be lifted while its GPU is absent; then only the whole UUID names it."""
+    asked = order.gpu or ""
+    if order.action == "uncordon" and asked in node.cordons:
+        return asked
+    found = selection.find_ids(node, [asked])
+    if found is None:
+        raise RequestError(f"no GPU {asked} on node {node.name}", field="gpu")
+    return found[0]
 
 
 def _forget(cluster: Cluster, node: Node, now: Now, effects: Effects) -> None:
-    if node.state not in (NodeState.LOST, NodeState.SUSPECT) and node.instance:
+    if node.state not in (NodeState.LOST, NodeState.SUSPECT):
         raise Conflict(
             f"node {node.name} beats: stop its agent first, or drain it",
             hint="only a node that is gone can be forgotten",
         )
-    for job, attempt in list(node.attempts.values()):
+    ends = list(node.attempts.values())
+    for job, attempt in ends[:ENDS_PER_TURN]:
         lifecycle.end_attempt(
             cluster,
             job,
@@ -77,20 +95,25 @@ def _forget(cluster: Cluster, node: Node, now: Now, effects: Effects) -> None:
             now=now,
             effects=effects,
         )
+    if len(ends) > ENDS_PER_TURN:
+        left = len(ends) - ENDS_PER_TURN
+        raise Conflict(f"{left} more attempts of {node.name} are to be ended: forget it again")
     del cluster.nodes[node.name]
     cluster.beat_order.pop(node.name, None)
     effects.nodes.discard(node.name)
     effects.wanted.discard(node.name)
+    effects.beats = [beat for beat in effects.beats if beat.node != node.name]
     effects.forgotten.add(node.name)
 
 
 def judge_drains(cluster: Cluster, now: Now, effects: Effects) -> None:
-    """Asks what still runs on a node to end whose drain's deadline is over."""
+    """Asks what still runs on a node to end whose drain's deadline is over; a part of it where it
+    is more than one commit may hold."""
     for node in cluster.nodes.values():
         if node.drain_deadline_at is None or now.at < node.drain_deadline_at:
             continue
         for job, attempt in node.attempts.values():
-            if attempt.stop is None:
+            if attempt.stop is None and len(effects.jobs) < STOPS_PER_TURN:
                 lifecycle.request_stop(
                     cluster,
                     job,

@@ -1,21 +1,25 @@
 """A tenant's hard limits: what is refused at once, what waits, and what a job gets by default.
 
 Refused is what only an edit of the job or of the tenant could cure; what others' ends could cure
-waits. Limits are never exceeded; lowering one below the use ends nothing that runs.
+waits. Limits are never exceeded; lowering one below the use ends nothing that runs. Keys that a
+stored document lacks limit nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuyard.errors import FieldFault
 from gpuyard.model.quantities import format_duration, parse_duration_s
 from gpuyard.model.reasons import EndReason
+from gpuyard_coordinator.core import ledger
 from gpuyard_coordinator.core.cluster import Use
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Shape
 
 Document = Mapping[str, Any]
 _MIB_PER_GIB: Final = 1024
+_SLACK: Final = 1e-6
+"""Limits are written in decimal fractions, which floats hold nearly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class LimitHit:
 
     tenant: str
     name: str
+    """As under `limits`; those of each job with `per_job.` before it."""
     used: float
     asked: float
     max: float
@@ -35,6 +40,11 @@ class LimitHit:
             f"{self.used:g} of {self.max:g} used, {self.asked:g} asked"
         )
 
+    @property
+    def is_impossible(self) -> bool:
+        """True where it stays so whatever else of the tenant ends."""
+        return self.asked > self.max + _SLACK
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -44,36 +54,98 @@ class Ask:
     gpu_memory_mib: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What one more job may add at most; None where nothing bounds it."""
+
+    milli: float | None
+    gpu_memory_mib: float | None
+
+    def takes(self, ask: Ask) -> bool:
+        is_within = self.milli is None or ask.milli <= self.milli + _SLACK
+        memory = self.gpu_memory_mib
+        return is_within and (memory is None or ask.gpu_memory_mib <= memory + _SLACK)
+
+
+def left(document: Document | None, use: Use) -> Left | None:
+    """None where neither GPUs nor their memory are limited."""
+    limits, per_job = _part(document, "limits"), _part(document, "per_job")
+    milli: list[float] = []
+    if (gpus := limits.get("gpus")) is not None:
+        milli.append(gpus * WHOLE_GPU_MILLI - use.milli)
+    if (gpus := per_job.get("max_gpus")) is not None:
+        milli.append(gpus * WHOLE_GPU_MILLI)
+    memory = limits.get("gpu_memory_gib")
+    if memory is not None:
+        memory = memory * _MIB_PER_GIB - use.gpu_memory_mib
+    return Left(min(milli, default=None), memory) if milli or memory is not None else None
+
+
 def least_ask(shape: Shape) -> Ask:
     """What a job adds at least, before its place is known."""
     if shape.is_share:
-        return Ask(round((shape.share_core_percent or 0) * 10), shape.share_mib or 0)
+        percent = shape.share_core_percent
+        milli = 0 if percent is None else ledger.percent_milli(percent)
+        return Ask(milli, shape.share_mib or 0)
     count = 1 if shape.all_gpus else shape.gpus + len(shape.gpu_ids)
     return Ask(count * WHOLE_GPU_MILLI)
 
 
+def depends_on_place(document: Document | None, shape: Shape) -> bool:
+    """True where how much of a limit a job takes is known only once its GPUs are."""
+    if not shape.wants_gpus:
+        return False
+    is_sized = shape.all_gpus or shape.share_mib is not None
+    counts = (_part(document, "limits").get("gpus"), _part(document, "per_job").get("max_gpus"))
+    is_counted = any(most is not None for most in counts)
+    return (is_sized and is_counted) or _part(document, "limits").get("gpu_memory_gib") is not None
+
+
+def ask_of(node: Node, shape: Shape, uuids: Sequence[str]) -> Ask:
+    """What a grant of these GPUs adds."""
+    grants = [ledger.grant(node.gpus[uuid], shape) for uuid in uuids]
+    sizes = [granted for granted in grants if granted is not None]
+    memory = sum(ledger.memory_of(node, granted) for granted in sizes)
+    return Ask(sum(granted["milli"] for granted in sizes), memory)
+
+
+def cheapest(node: Node, shape: Shape, uuids: Sequence[str]) -> list[str]:
+    """The choice among GPUs that a shape fits on which adds least, in the order given."""
+    if shape.is_share:
+        asks = {uuid: ask_of(node, shape, [uuid]) for uuid in uuids}
+        least = min(uuids, key=lambda uuid: (asks[uuid].milli, asks[uuid].gpu_memory_mib))
+        return [least]
+    if shape.all_gpus or shape.gpu_ids:
+        return list(uuids)
+    by_size = sorted(uuids, key=lambda uuid: node.gpus[uuid].facts["memory_total_mib"] or 0)
+    chosen = set(by_size[: shape.gpus])
+    return [uuid for uuid in uuids if uuid in chosen]
+
+
 def limit_hit(tenant: str, document: Document | None, use: Use, ask: Ask) -> LimitHit | None:
     """The first limit that one more job would exceed; None if it may run."""
-    limits = (document or {}).get("limits") or {}
-    rows = (
-        ("gpus", use.milli / WHOLE_GPU_MILLI, ask.milli / WHOLE_GPU_MILLI),
-        (
-            "gpu_memory_gib",
-            use.gpu_memory_mib / _MIB_PER_GIB,
-            ask.gpu_memory_mib / _MIB_PER_GIB,
-        ),
-        ("running_jobs", use.running_jobs, 1),
-    )
-    for name, used, asked in rows:
-        most = limits.get(name)
-        if most is not None and asked > 0 and used + asked > most + 1e-9:
+    for name, used, asked, most in _rows(document, use, ask):
+        if most is not None and asked > 0 and used + asked > most + _SLACK:
             return LimitHit(tenant, name, used, asked, most)
     return None
 
 
+def _rows(
+    document: Document | None, use: Use, ask: Ask
+) -> Iterator[tuple[str, float, float, float | None]]:
+    """(name, used, asked, most) of each limit."""
+    limits, per_job = _part(document, "limits"), _part(document, "per_job")
+    gpus, memory = ask.milli / WHOLE_GPU_MILLI, ask.gpu_memory_mib / _MIB_PER_GIB
+    held, held_memory = use.milli / WHOLE_GPU_MILLI, use.gpu_memory_mib / _MIB_PER_GIB
+    yield "per_job.max_gpus", 0, gpus, per_job.get("max_gpus")
+    yield "gpus", held, gpus, limits.get("gpus")
+    yield "gpu_memory_gib", held_memory, memory, limits.get("gpu_memory_gib")
+    yield "running_jobs", use.running_jobs, 1, limits.get("running_jobs")
+
+
 def over(document: Document, use: Use, queued: int) -> list[str]:
     """Names of the limits that the use exceeds, after one was lowered."""
-    limits = document.get("limits") or {}
+    limits = _part(document, "limits")
     now = {
         "gpus": use.milli / WHOLE_GPU_MILLI,
         "gpu_memory_gib": use.gpu_memory_mib / _MIB_PER_GIB,
@@ -83,67 +155,77 @@ def over(document: Document, use: Use, queued: int) -> list[str]:
     return [
         name
         for name, used in now.items()
-        if limits.get(name) is not None and used > limits[name] + 1e-9
+        if (most := limits.get(name)) is not None and used > most + _SLACK
     ]
 
 
 def refusal(
     tenant: str, document: Document | None, spec: Mapping[str, Any], shape: Shape, queued: int
 ) -> tuple[EndReason, FieldFault] | None:
-    """Why a job can never run under its tenant's document as it stands; None if it may wait."""
+    """Why a job is refused under its tenant's document as it stands; None if it may wait."""
     if document is None:
         return None
-    limits, per_job = document["limits"], document["per_job"]
-    gpus = least_ask(shape).milli / WHOLE_GPU_MILLI
-    for name, most in (("per_job.max_gpus", per_job["max_gpus"]), ("limits.gpus", limits["gpus"])):
-        if most is not None and gpus > most:
-            return _never("gpus", f"{gpus:g} asked, {name} of tenant {tenant} is {most:g}")
-    memory, most = shape.share_mib, limits["gpu_memory_gib"]
-    if memory is not None and most is not None and memory > most * _MIB_PER_GIB:
-        text = f"{memory} MiB asked, limits.gpu_memory_gib of tenant {tenant} is {most:g}"
-        return _never("gpus", text)
-    if limits["running_jobs"] == 0:
-        return _never("", f"limits.running_jobs of tenant {tenant} is 0")
-    runtime, cap = spec.get("max_runtime"), per_job["max_runtime"]
-    if runtime and cap and parse_duration_s(runtime) > parse_duration_s(cap):
-        text = f"{runtime} asked, per_job.max_runtime of tenant {tenant} is {cap}"
-        return _never("max_runtime", text)
-    if limits["queued_jobs"] is not None and queued >= limits["queued_jobs"]:
-        text = f"tenant {tenant} has {queued} queued jobs, its limit is {limits['queued_jobs']}"
+    for field, text in _never(f"of tenant {tenant}", document, spec, shape):
+        return EndReason.QUOTA_IMPOSSIBLE, FieldFault(field, "quota_impossible", text)
+    most = _part(document, "limits").get("queued_jobs")
+    if most is not None and queued >= most:
+        text = f"tenant {tenant} has {queued} queued jobs, its limit is {most}"
         return EndReason.QUEUE_FULL, FieldFault("", "queue_full", text)
     return None
 
 
-def _never(field: str, text: str) -> tuple[EndReason, FieldFault]:
-    return EndReason.QUOTA_IMPOSSIBLE, FieldFault(field, "quota_impossible", text)
+def _never(
+    of_tenant: str, document: Document, spec: Mapping[str, Any], shape: Shape
+) -> Iterator[tuple[str, str]]:
+    """(field, why) of what no end of another job and no new node could cure."""
+    limits, per_job = _part(document, "limits"), _part(document, "per_job")
+    gpus = least_ask(shape).milli / WHOLE_GPU_MILLI
+    for name, most in (
+        ("per_job.max_gpus", per_job.get("max_gpus")),
+        ("limits.gpus", limits.get("gpus")),
+    ):
+        if most is not None and (gpus > most + _SLACK or (most == 0 and shape.wants_gpus)):
+            yield "gpus", f"{gpus:g} asked, {name} {of_tenant} is {most:g}"
+    memory, most = shape.share_mib or 0, limits.get("gpu_memory_gib")
+    if most is not None and (memory > most * _MIB_PER_GIB or (most == 0 and shape.wants_gpus)):
+        yield "gpus", f"{memory} MiB asked, limits.gpu_memory_gib {of_tenant} is {most:g}"
+    if shape.wants_gpus and shape.models == ():
+        yield "gpus", f"models {of_tenant} is empty: it may use no GPU"
+    if limits.get("running_jobs") == 0:
+        yield "", f"limits.running_jobs {of_tenant} is 0"
+    runtime, cap = spec.get("max_runtime"), per_job.get("max_runtime")
+    if runtime and cap and parse_duration_s(runtime) > parse_duration_s(cap):
+        yield "max_runtime", f"{runtime} asked, per_job.max_runtime {of_tenant} is {cap}"
 
 
 def with_defaults(
     spec: dict[str, Any], document: Document | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The spec that runs, with what the tenant's document fills in or caps, and words for it."""
-    if document is None:
-        return spec, []
-    per_job, notes = document["per_job"], []
+    per_job, notes = _part(document, "per_job"), list[str]()
+    if not per_job:
+        return spec, notes
     spec = dict(spec)
-    gpus = spec["gpus"]
-    if per_job["default_gpus"] and not any(gpus[key] for key in gpus):
-        spec["gpus"] = gpus | {"count": per_job["default_gpus"]}
-        notes.append(f"gpus is {per_job['default_gpus']} by default")
-    count = spec["gpus"]["count"] or len(spec["gpus"]["ids"])
-    for key, per_gpu in (
-        ("cpus", per_job["default_cpus_per_gpu"]),
-        ("memory_mib", per_job["default_memory_mib_per_gpu"]),
-    ):
-        if per_gpu and count and spec.get(key) is None:
-            spec[key] = per_gpu * count
+    gpus, count = spec["gpus"], per_job.get("default_gpus")
+    if count and not any(gpus.values()):
+        spec["gpus"] = gpus | {"count": count}
+        notes.append(f"gpus is {count} by default")
+    held = spec["gpus"]["count"] or len(spec["gpus"]["ids"])
+    for key in ("cpus", "memory_mib"):
+        per_gpu = per_job.get(f"default_{key}_per_gpu")
+        if per_gpu and held and spec.get(key) is None:
+            spec[key] = per_gpu * held
             notes.append(f"{key} is {spec[key]:g} by default")
-    runtime = per_job["default_runtime"] or per_job["max_runtime"]
+    runtime = per_job.get("default_runtime") or per_job.get("max_runtime")
     if runtime and spec.get("max_runtime") is None:
         spec["max_runtime"] = format_duration(parse_duration_s(runtime))
         notes.append(f"max_runtime is {spec['max_runtime']} by default")
-    cap = per_job["max_priority"]
+    cap = per_job.get("max_priority")
     if cap is not None and spec["priority"] > cap:
         spec["priority"] = cap
         notes.append(f"priority is capped to {cap}")
     return spec, notes
+
+
+def _part(document: Document | None, name: str) -> Mapping[str, Any]:
+    return (document or {}).get(name) or {}

@@ -44,6 +44,7 @@ def apply_tenant(
 def reshape(cluster: Cluster, tenant: str) -> None:
     """Waiting and held jobs of a tenant under its new document: what it lets them use."""
     document = cluster.tenants.get(tenant)
+    cluster.tenants_eased.add(tenant)
     for job in [job for job in cluster.jobs.values() if job.tenant == tenant]:
         shape = documents.shape_of(job.spec, tenant, document)
         shape = replace(shape, excluded=job.shape.excluded)
@@ -54,4 +55,6 @@ def reshape(cluster: Cluster, tenant: str) -> None:
         job.shape = shape
         if is_waiting:
             cluster.queue.add(job)
-    cluster.tenants_eased.add(tenant)
+        else:
+            # Shares of others may sit beside this one from now on.
+            cluster.tenants_eased.update(t for t, n in cluster.queue.waiting.items() if n)

@@ -14,8 +14,8 @@ TRY_S: Final = 2.0
 """A request in flight when its server goes away is lost, so each try is short."""
 ANSWER_S: Final = 5.0
 """How long a call tries altogether: a change of leader takes up to 3 s."""
-PAGE: Final = 400
-"""Items asked for at once: a page of long jobs must stay below the bus's message limit."""
+PAGE: Final = 1000
+"""Items asked for at once, the most there may be; the yard gives fewer where they are long."""
 
 
 class Api:
