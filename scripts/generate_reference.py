@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from reference import bus, cli, job, reasons, settings
+from reference import bus, cli, job, reasons, settings, tenant
 
 from gpuyard.model.job import JobSpec
 
@@ -31,6 +31,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "job.schema.json": job_schema,
     "node-reasons.md": reasons.node_reasons_page,
     "settings.md": settings.settings_page,
+    "tenant.md": tenant.tenant_page,
 }
 
 

@@ -6,6 +6,7 @@ from gpuyard import errors, messages, subjects, views
 from gpuyard.messages import MAX_LOG_CHUNK_BYTES, MAX_SPEC_BYTES, Event, LogChunk
 from gpuyard.model.states import EventKind
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.reads import MAX_PAGE
 from gpuyard_coordinator.services import MAX_WAIT_S, Services
 from reference.markdown import block, code, described, hints, page, table
@@ -43,9 +44,12 @@ _EVENT: Final = {
     "actor": "who caused it, where somebody did",
     "data": "what only this kind has",
 }
-# Request, reply; `-` where the request is an empty map.
+# Request, reply; `-` where the request is an empty map. Those that are not served are not shown.
 _OPERATIONS: Final = {
-    "submit": ("a [job](job.md)", "`job`: a job view; a refusal has every fault in `error.errors`"),
+    "submit": (
+        "a [job](job.md); `dry_run: true` only asks",
+        "`job`: a job view, or `dry_run`; a refusal has every fault in `error.errors`",
+    ),
     "jobs": (
         (
             "`all`, `state` [..], `user`, `node`, `name`, `since`, `limit`, `cursor`; operators: "
@@ -54,7 +58,7 @@ _OPERATIONS: Final = {
         "`items`: job views, `next`",
     ),
     "job": ("`id`: an id, its beginning, or a name", "`job`: a job view with its last three keys"),
-    "why": ("`id`", "`job`, `state`, `verdict`, `nodes`, `changes`"),
+    "why": ("`id`", "`why`: a [why view](#whyview)"),
     "logs": (
         "`id`, `attempt` (the last one), `limit`, `cursor`",
         "`attempt`, `node`, `items`: log records, `next`, `complete`",
@@ -63,17 +67,17 @@ _OPERATIONS: Final = {
     "cancel": ("`id`, `reason`: one line that is kept", "`job`: a job view"),
     "nodes": ("`limit`, `cursor`", "`items`: node views, `next`"),
     "node": ("`name`", "`node`: a node view"),
-    "tenants": ("`limit`, `cursor` (operators)", "`items`: tenant views, `next`"),
+    "cordon": ("`name`, `gpu`, `reason`", "`node`: a node view"),
+    "uncordon": ("`name`, `gpu`", "`node`: a node view"),
+    "drain": ("`name`, `reason`, `deadline_s`", "`node`: a node view"),
+    "forget": ("`name`", "`node`: the last view of it, `warning`"),
+    "tenants": ("`limit`, `cursor`", "`items`: tenant views, `next`"),
     "tenant": ("`name`", "`tenant`: a tenant view"),
     "tenant-apply": (
-        "`document`: a tenant, `dry_run` (operators)",
-        "`tenant`: a tenant view, `changed`, `before`",
+        "`document`: a [tenant](tenant.md), or `template` and `tenant`; `dry_run`",
+        "`tenant`: a tenant view, `changed`, `before`: the document it replaced",
     ),
-    "tenant-delete": ("`name` (operators)", "`tenant`: the last view of it"),
-    "cordon": ("`name`, `gpu`, `reason` (operators)", "`node`: a node view"),
-    "uncordon": ("`name`, `gpu` (operators)", "`node`: a node view"),
-    "drain": ("`name`, `reason`, `deadline_s` (operators)", "`node`: a node view"),
-    "forget": ("`name` (operators)", "`node`, `warning`"),
+    "tenant-delete": ("`name`", "`tenant`: the last view of it"),
     "status": (
         "-",
         "`yard`, `leader`, `bus`, `nodes` by state, `gpus` by use, `queue` by verdict, `healthy`",
@@ -148,7 +152,9 @@ def events_page() -> str:
 
 
 def api_page() -> str:
-    served = list(Services._handlers(object.__new__(Services)))
+    services = object.__new__(Services)
+    services.operators = object.__new__(OperatorServices)
+    served = list(services._handlers())
     words = {name: text for name, text in _OPERATIONS.items() if name in served}
     return page(
         "The API",
@@ -158,8 +164,8 @@ def api_page() -> str:
         f"subject must begin with {code(subjects.tenant_inbox('<tenant>', '<user>') + '.')}** of "
         "the same tenant and user; a request with any other is not answered at all. With nats-py "
         "that is `inbox_prefix` of `nats.connect`. Operators use the tenant "
-        f"{code(subjects.OPERATOR_TENANT)}. There are no credentials per tenant yet, so tenant "
-        "and user are what the caller says.",
+        f"{code(subjects.OPERATOR_TENANT)}. There are no credentials per tenant yet: tenant and "
+        "user are what the caller says, and whoever may speak on the bus may do all of this.",
         "## Operations",
         table(
             ["operation", "request", "reply, besides `v`"],

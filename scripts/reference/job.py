@@ -68,6 +68,12 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "after": [{"job": "prepare"}],
     "hold": True,
 }
+_LINKED: Final = {
+    "gpus": "number, text or map: [GPUs](#gpus)",
+    "retries": "number, or a [map](#retries)",
+    "where": "list of [conditions](#conditions)",
+    "prefer": "list of [conditions](#conditions)",
+}
 _GPU_FORMS: Final = (
     ("none", "no GPU, as without the flag; `0` says the same"),
     ("2", "so many whole GPUs of one node"),
@@ -178,8 +184,8 @@ def _fields(model: type[BaseModel]) -> str:
         (
             (
                 code(name),
-                _type(name, model.model_fields[name], schema[name]),
-                _default(model.model_fields[name]),
+                _LINKED.get(name) or field_type(model.model_fields[name], schema[name]),
+                field_default(model.model_fields[name]),
                 (model.model_fields[name].description or "") + _mark({name: example}),
                 value(example),
             )
@@ -205,8 +211,8 @@ def _parts() -> Iterator[str]:
             (
                 (
                     code(key),
-                    _type(key, field, schema[key]),
-                    _default(field),
+                    field_type(field, schema[key]),
+                    field_default(field),
                     field.description or "",
                 )
                 for key, field in model.model_fields.items()
@@ -229,13 +235,8 @@ def _is_accepted(fields: dict[str, Any]) -> bool:
     return True
 
 
-def _type(name: str, field: FieldInfo, schema: dict[str, Any]) -> str:
-    if name == "gpus":
-        return "number, text or map: [GPUs](#gpus)"
-    if name == "retries":
-        return "number, or a [map](#retries)"
-    if name in ("where", "prefer"):
-        return "list of [conditions](#conditions)"
+def field_type(field: FieldInfo, schema: dict[str, Any]) -> str:
+    """In words; what also takes a text is named after the text."""
     if (reads := _reader(field)) is not None:
         return reads
     return _words(schema) + _range(schema)
@@ -296,7 +297,7 @@ def _range(schema: dict[str, Any]) -> str:
     return f", at most {longest} characters" if longest is not None else ""
 
 
-def _default(field: FieldInfo) -> str:
+def field_default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     made = field.get_default(call_default_factory=True)
@@ -311,14 +312,15 @@ def _default(field: FieldInfo) -> str:
 
 def _gpu_forms() -> str:
     def row(text: str, means: str) -> tuple[str, str, str, str]:
-        fields = {key: _rounded(item) for key, item in parse_gpus(text).items()}
+        fields = {key: plain_number(item) for key, item in parse_gpus(text).items()}
         accepted = "yes" if _is_accepted({"gpus": text}) else "not yet"
         return code(text), value(fields), means, accepted
 
     return table(["text", "as a map", "means", "accepted"], (row(*form) for form in _GPU_FORMS))
 
 
-def _rounded(item: object) -> object:
+def plain_number(item: object) -> object:
+    """A whole number without its `.0`; all else as it is."""
     return int(item) if isinstance(item, float) and item.is_integer() else item
 
 

@@ -1,18 +1,32 @@
 """Why a job waits: the filters' answers counted over the fleet, in kubectl's manner."""
 
 from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import filters, quota
-from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.filters import NodeVerdict
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.state import Node, Shape
 
 V = VerdictCode
-_WITH_NUMBERS = frozenset(
+_WITH_NUMBERS: Final = frozenset(
     {V.INSUFFICIENT_GPUS, V.INSUFFICIENT_GPU_MEMORY, V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY}
 )
-_UNITS = {V.INSUFFICIENT_CPU: 1000}
+MOST_LOOKS: Final = 20_000
+"""Nodes looked at for one answer or one turn; more would hold up the beats behind it."""
+
+
+@dataclass(slots=True)
+class Explanation:
+    code: VerdictCode
+    message: str
+    hit: quota.LimitHit | None
+    """The tenant's limit that binds, on all nodes or on those that would do otherwise."""
+    is_impossible: bool
+    """True where no known node could ever hold the job."""
+    nodes: dict[str, NodeVerdict | None]
 
 
 def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
@@ -22,31 +36,112 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
     every cause: `0/3 nodes fit: 1 node_cordoned, 2 insufficient_gpus (asked 4, most free 2)`.
     """
     if hit := binding_limit(cluster, shape):
-        return V.QUOTA_EXCEEDED, hit.text
-    verdicts = [
-        verdict
-        for node in cluster.nodes.values()
-        if (verdict := filters.why_not(node, shape, cluster.settings)) is not None
-    ]
-    total = len(cluster.nodes)
-    if len(verdicts) < total:
-        return V.WAITING_TURN, f"{total - len(verdicts)}/{total} nodes fit: its turn is next"
-    if not verdicts:
-        return V.NODE_UNREADY, "0/0 nodes fit: no node has joined the yard yet"
-    counts = Counter(verdict.code for verdict in verdicts)
-    ordered = sorted(counts, key=lambda code: (counts[code], str(code)))
-    parts = [f"{counts[code]} {code}{_numbers(code, verdicts)}" for code in ordered]
-    message = f"0/{total} nodes fit: {', '.join(parts)}"
-    if not filters.could_ever_run(cluster, shape):
-        message += "; no known node could ever hold it"
-    return _binding(counts), message
+        return V.QUOTA_EXCEEDED, _quota_words(hit)
+    found = verdicts(cluster, shape)
+    return _words(found, filters.could_ever_run(cluster, shape))
+
+
+def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
+    """The same with each node's answer."""
+    found, hit = verdicts(cluster, shape), binding_limit(cluster, shape)
+    is_possible = filters.could_ever_run(cluster, shape)
+    if hit is not None:
+        is_impossible = hit.is_impossible or not is_possible
+        return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit), hit, is_impossible, found)
+    code, message = _words(found, is_possible)
+    hits = (
+        limit_on(cluster, cluster.nodes[name], shape)
+        for name, verdict in found.items()
+        if verdict is not None and verdict.code is V.QUOTA_ON_MODEL
+    )
+    return Explanation(code, message, next(hits, None), not is_possible, found)
+
+
+@dataclass(slots=True)
+class Words:
+    """Explanations for one answer or one turn: each shape once, while there is time."""
+
+    cluster: Cluster
+    _told: dict[Shape, tuple[str, str] | None] = field(default_factory=dict)
+    _looks: int = 0
+
+    def of(self, shape: Shape) -> tuple[str, str] | None:
+        """(code, message); None where too many nodes were looked at before."""
+        if shape not in self._told:
+            self._told[shape] = None
+            if self._looks < MOST_LOOKS:
+                self._looks += max(len(self.cluster.nodes), 1)
+                code, message = explain(self.cluster, shape)
+                self._told[shape] = (str(code), message)
+        return self._told[shape]
+
+
+def verdicts(cluster: Cluster, shape: Shape) -> dict[str, NodeVerdict | None]:
+    """Every node's answer, by name."""
+    return {name: why_not(cluster, cluster.nodes[name], shape) for name in sorted(cluster.nodes)}
+
+
+def why_not(cluster: Cluster, node: Node, shape: Shape) -> NodeVerdict | None:
+    """Why a node does not take a shape now, with what its tenant's limits leave; None if it
+    would."""
+    verdict = filters.why_not(node, shape, cluster.settings)
+    if verdict is None and limit_on(cluster, node, shape) is not None:
+        return NodeVerdict(node.name, V.QUOTA_ON_MODEL)
+    return verdict
+
+
+def limit_on(cluster: Cluster, node: Node, shape: Shape) -> quota.LimitHit | None:
+    """The limit that even the cheapest GPUs which a node would grant now exceed."""
+    document = cluster.tenants.get(shape.tenant)
+    if not quota.depends_on_place(document, shape):
+        return None
+    free = filters.takers(node, shape, cluster.settings)
+    ask = quota.ask_of(node, shape, quota.cheapest(node, shape, free))
+    return quota.limit_hit(shape.tenant, document, _use(cluster, shape), ask)
 
 
 def binding_limit(cluster: Cluster, shape: Shape) -> quota.LimitHit | None:
     """The tenant's limit that keeps one more job of this shape waiting, whatever the nodes say."""
     document = cluster.tenants.get(shape.tenant)
-    use = cluster.use_of(shape.tenant)
-    return quota.limit_hit(shape.tenant, document, use, quota.least_ask(shape))
+    if document is None:
+        return None
+    use, ask = _use(cluster, shape), quota.least_ask(shape)
+    hit = quota.limit_hit(shape.tenant, document, use, ask)
+    if hit is not None or not quota.depends_on_place(document, shape):
+        return hit
+    asks = [
+        quota.ask_of(node, shape, quota.cheapest(node, shape, gpus))
+        for node in cluster.nodes.values()
+        if (gpus := filters.could_hold(node, shape))
+    ]
+    if not asks:
+        return None
+    least = quota.Ask(min(a.milli for a in asks), min(a.gpu_memory_mib for a in asks))
+    return quota.limit_hit(shape.tenant, document, use, least)
+
+
+def _use(cluster: Cluster, shape: Shape) -> Use:
+    return cluster.use.get(shape.tenant) or Use()
+
+
+def _quota_words(hit: quota.LimitHit) -> str:
+    return f"{hit.text}; more than it may ever have" if hit.is_impossible else hit.text
+
+
+def _words(found: dict[str, NodeVerdict | None], is_possible: bool) -> tuple[VerdictCode, str]:
+    reasons = [verdict for verdict in found.values() if verdict is not None]
+    total = len(found)
+    if len(reasons) < total:
+        return V.WAITING_TURN, f"{total - len(reasons)}/{total} nodes fit: its turn is next"
+    if not reasons:
+        return V.NODE_UNREADY, "0/0 nodes fit: no node has joined the yard yet"
+    counts = Counter(verdict.code for verdict in reasons)
+    ordered = sorted(counts, key=lambda code: (counts[code], str(code)))
+    parts = [f"{counts[code]} {code}{_numbers(code, reasons)}" for code in ordered]
+    message = f"0/{total} nodes fit: {', '.join(parts)}"
+    if not is_possible:
+        message += "; no known node could ever hold it"
+    return _binding(counts), message
 
 
 def _binding(counts: Counter[VerdictCode]) -> VerdictCode:
@@ -56,11 +151,9 @@ def _binding(counts: Counter[VerdictCode]) -> VerdictCode:
     return min(pool, key=lambda code: (-pool[code], str(code)))
 
 
-def _numbers(code: VerdictCode, verdicts: list[NodeVerdict]) -> str:
+def _numbers(code: VerdictCode, reasons: list[NodeVerdict]) -> str:
     if code not in _WITH_NUMBERS:
         return ""
-    same = [v for v in verdicts if v.code is code]
-    scale = _UNITS.get(code, 1)
-    asked = max(v.asked or 0 for v in same) / scale
-    have = max((v.have or 0) for v in same) / scale
-    return f" (asked {asked:g}, most free {have:g})"
+    same = [v for v in reasons if v.code is code]
+    asked, have = max(v.asked or 0 for v in same), max(v.have or 0 for v in same)
+    return f" (asked {asked:.7g}, most free {have:.7g})"

@@ -22,7 +22,6 @@ STALE_SAMPLE_S: Final = 10.0
 """A reading older than this says nothing about what is free now: GPUs take no new work."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
     """Why one node does not take a shape; numbers where a number is what binds, in the unit that

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuyard.messages import GrantedGpu
 from gpuyard.model.states import Scheduling
-from gpuyard_coordinator.core import filters, ledger
+from gpuyard_coordinator.core import filters, ledger, quota, selection
 from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings, Shape
 
@@ -31,9 +30,12 @@ class Placer(Protocol):
 
     def node_removed(self, name: str) -> None: ...
 
-    def place(self, shape: Shape) -> Placement | None:
+    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
         """The best place for one job of a shape now, or None; costs no walk over the fleet
-        unless something other than its number of GPUs binds, or it has preferences."""
+        unless something other than its number of GPUs binds, or it has preferences.
+
+        `left` is what its tenant may still be granted.
+        """
 
     def release(self, shape: Shape, placement: Placement) -> None:
         """Takes back a reservation of `place`, the last one first."""
@@ -48,7 +50,7 @@ class _Room:
 
     node: Node
     free_milli: dict[str, int]
-    """By UUID, of the GPUs that are well and not cordoned; in the order of their index."""
+    """By UUID, of the GPUs that are well, cordoned ones too; in the order of their index."""
     cpu_milli: int | None
     memory_mib: int | None
     document_kib: int
@@ -104,13 +106,13 @@ class BestFit:
         grew, self._grew = self._grew, False
         return grew
 
-    def place(self, shape: Shape) -> Placement | None:
+    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
         best: tuple[int, _Room, list[str]] | None = None
         for room in self._candidates(shape):
-            chosen = _choose(room, shape) if _has_room(room, shape) else None
+            chosen = _choose(room, shape, left) if _has_room(room, shape) else None
             if chosen is None:
                 continue
-            liked = filters.preference(room.node, shape) if shape.prefer else 0
+            liked = selection.preference(room.node, shape, chosen) if shape.prefer else 0
             if best is None or liked > best[0]:
                 best = (liked, room, chosen)
             if liked == len(shape.prefer):
@@ -192,9 +194,9 @@ def _has_room(room: _Room, shape: Shape) -> bool:
     return room.document_kib >= shape.document_kib
 
 
-def _choose(room: _Room, shape: Shape) -> list[str] | None:
+def _choose(room: _Room, shape: Shape, left: quota.Left | None) -> list[str] | None:
     """The devices of a room that a shape would get, or None."""
-    fits = filters.matching(room.node, shape)
+    fits = selection.matching(room.node, shape)
     if fits is None:
         return None
     if not shape.wants_gpus:
@@ -202,36 +204,49 @@ def _choose(room: _Room, shape: Shape) -> list[str] | None:
     gpus = room.node.gpus
     usable = [u for u in room.free_milli if u in fits and not filters.is_cordoned(gpus[u], shape)]
     if shape.is_share:
-        return _choose_share(room, shape, usable)
+        return _choose_share(room, shape, usable, left)
     free = [uuid for uuid in usable if room.free_milli[uuid] == WHOLE_GPU_MILLI]
+    chosen = _choose_whole(room.node, shape, free)
+    if chosen is None or left is None or left.takes(quota.ask_of(room.node, shape, chosen)):
+        return chosen
+    chosen = quota.cheapest(room.node, shape, chosen if shape.gpu_ids else free)
+    return chosen if left.takes(quota.ask_of(room.node, shape, chosen)) else None
+
+
+def _choose_whole(node: Node, shape: Shape, free: list[str]) -> list[str] | None:
     if shape.gpu_ids:
-        named = filters.find_ids(room.node, shape.gpu_ids)
+        named = selection.find_ids(node, shape.gpu_ids)
         return named if named is not None and set(named) <= set(free) else None
     if shape.all_gpus:
-        return free if free and len(free) == len(gpus) else None
+        return free if free and len(free) == len(node.gpus) else None
     if len(free) < shape.gpus:
         return None
-    return best_linked(free, shape.gpus, room.node.facts["links"])
+    liked = selection.gpu_preference(node, shape) if shape.prefer else {}
+    for least in sorted(set(liked.values()), reverse=True):
+        pool = [uuid for uuid in free if liked[uuid] >= least]
+        if len(pool) >= shape.gpus:
+            return best_linked(pool, shape.gpus, node.facts["links"])
+    return best_linked(free, shape.gpus, node.facts["links"])
 
 
-def _choose_share(room: _Room, shape: Shape, usable: list[str]) -> list[str] | None:
-    """The fullest GPU that takes the share; ties by index."""
-    best: tuple[int, str] | None = None
+def _choose_share(
+    room: _Room, shape: Shape, usable: list[str], left: quota.Left | None
+) -> list[str] | None:
+    """The best liked GPU that takes the share, of those the fullest; ties by index."""
+    liked = selection.gpu_preference(room.node, shape) if shape.prefer else {}
+    best: tuple[tuple[int, int], str] | None = None
     for uuid in usable:
-        gpu, left = room.node.gpus[uuid], room.free_milli[uuid]
+        gpu, free_milli = room.node.gpus[uuid], room.free_milli[uuid]
         granted = ledger.grant(gpu, shape)
-        if granted is None or granted["milli"] > left:
+        if granted is None or granted["milli"] > free_milli:
             continue
         guests = room.guests.get(uuid, ())
         is_welcome = all(filters.may_share(shape, guest) for guest in guests)
         if not is_welcome or not filters.takes_share(gpu, shape, room.node):
             continue
-        if best is None or left < best[0]:
-            best = (left, uuid)
+        if left is not None and not left.takes(quota.ask_of(room.node, shape, [uuid])):
+            continue
+        rank = (-liked.get(uuid, 0), free_milli)
+        if best is None or rank < best[0]:
+            best = (rank, uuid)
     return None if best is None else [best[1]]
-
-
-def size_of(node: Node, shape: Shape, placement: Placement) -> list[GrantedGpu]:
-    """What a placement grants of each GPU."""
-    grants = [ledger.grant(node.gpus[uuid], shape) for uuid in placement.gpus]
-    return [granted for granted in grants if granted is not None]

@@ -1,23 +1,26 @@
 """One cycle of planning: from the queue and the placer to placements and words for the rest.
 
-Numbered as in the design: (1) events were applied before; (3) order; (4) filters and (5) packing
-behind the placer; (8) the caller commits by applying the events returned. A plan right after its
-commit is empty: shapes that were refused are not asked again until room grew.
+Numbered as in the design: (1) events were applied before; (2) quota; (3) order; (4) filters and
+(5) packing behind the placer; (8) the caller commits by applying the events returned. A plan right
+after its commit is empty: shapes that were refused are not asked again until room grew.
 """
 
 import heapq
 from dataclasses import dataclass, field
+from typing import Final
 
+from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, StillQueued
-from gpuyard_coordinator.core.explain import explain
-from gpuyard_coordinator.core.ledger import memory_of
-from gpuyard_coordinator.core.packing import Placement, Placer, size_of
+from gpuyard_coordinator.core.explain import Words
+from gpuyard_coordinator.core.packing import Placement, Placer
 from gpuyard_coordinator.core.state import Now, Order, Shape
 
-EXPLANATION_KEPT_S = 1.0
+EXPLANATION_KEPT_S: Final = 1.0
 """A burst of equal jobs on a full yard is explained once in this time, not once per job."""
+UNEXPLAINED: Final = "it waits; ask for its reasons with gpuyard why"
+"""What a job is told that came among more unlike ones than one turn can explain."""
 
 
 @dataclass(slots=True)
@@ -67,10 +70,10 @@ class Planner:
     def explain_new(self, keys: list[tuple[str, str]], now: Now) -> list[StillQueued]:
         """Words for jobs that came or came back in this turn and still wait, in queue order."""
         jobs = [job for key in keys if (job := self.cluster.jobs.get(key)) is not None]
-        waiting = []
+        waiting, words = [], Words(self.cluster)
         for job in sorted(jobs, key=lambda job: job.order):
             if self.cluster.queue.position(job) is not None:
-                code, message = self._explain(job.shape, now)
+                code, message = self._explain(job.shape, words, now)
                 waiting.append(StillQueued(job.tenant, job.id, code, message))
         return waiting
 
@@ -103,39 +106,29 @@ class Planner:
 
     def _within_limits(self, shape: Shape) -> Placement | None:
         """A reserved place that keeps the tenant within its limits, or None."""
-        if self._limit_hit(shape, quota.least_ask(shape)) is not None:
-            return None
-        placement = self.placer.place(shape)
-        if placement is None:
-            return None
-        ask = self.ask_of(shape, placement)
-        if self._limit_hit(shape, ask) is not None:
-            self.placer.release(shape, placement)
-            return None
-        planned = self._planned.setdefault(shape.tenant, Use())
-        planned.milli += ask.milli
-        planned.gpu_memory_mib += ask.gpu_memory_mib
-        planned.running_jobs += 1
-        return placement
-
-    def ask_of(self, shape: Shape, placement: Placement) -> quota.Ask:
-        """What a placement adds to its tenant's use."""
-        node = self.cluster.nodes[placement.node]
-        grants = size_of(node, shape, placement)
-        memory = sum(memory_of(node, granted) for granted in grants)
-        return quota.Ask(sum(granted["milli"] for granted in grants), memory)
-
-    def _limit_hit(self, shape: Shape, ask: quota.Ask) -> quota.LimitHit | None:
         document = self.cluster.tenants.get(shape.tenant)
         if document is None:
+            return self.placer.place(shape)
+        use = self._use_with_plan(shape.tenant)
+        if quota.limit_hit(shape.tenant, document, use, quota.least_ask(shape)) is not None:
             return None
-        held, planned = self.cluster.use_of(shape.tenant), self._planned.get(shape.tenant, Use())
-        use = Use(
+        placement = self.placer.place(shape, quota.left(document, use))
+        if placement is not None:
+            node = self.cluster.nodes[placement.node]
+            ask = quota.ask_of(node, shape, placement.gpus)
+            planned = self._planned.setdefault(shape.tenant, Use())
+            planned.milli += ask.milli
+            planned.gpu_memory_mib += ask.gpu_memory_mib
+            planned.running_jobs += 1
+        return placement
+
+    def _use_with_plan(self, tenant: str) -> Use:
+        held, planned = self.cluster.use_of(tenant), self._planned.get(tenant, Use())
+        return Use(
             milli=held.milli + planned.milli,
             gpu_memory_mib=held.gpu_memory_mib + planned.gpu_memory_mib,
             running_jobs=held.running_jobs + planned.running_jobs,
         )
-        return quota.limit_hit(shape.tenant, document, use, ask)
 
     def preview(self, shape: Shape) -> Placement | None:
         """Where one more job of a shape would go now; nothing is kept of it."""
@@ -144,13 +137,16 @@ class Planner:
         placement = self._within_limits(shape)
         if placement is not None:
             self.placer.release(shape, placement)
+        self._planned.clear()
         return placement
 
-    def _explain(self, shape: Shape, now: Now) -> tuple[str, str]:
+    def _explain(self, shape: Shape, words: Words, now: Now) -> tuple[str, str]:
         kept = self._explained.get(shape)
         if kept is None or now.mono - kept[0] > EXPLANATION_KEPT_S:
             if len(self._explained) > 1000:
                 self._explained.clear()
-            code, message = explain(self.cluster, shape)
-            kept = self._explained[shape] = (now.mono, str(code), message)
+            found = words.of(shape)
+            if found is None:
+                return str(VerdictCode.WAITING_TURN), UNEXPLAINED
+            kept = self._explained[shape] = (now.mono, *found)
         return kept[1], kept[2]

@@ -47,9 +47,7 @@ def _matching(node: Node, shape: Shape) -> frozenset[str] | None:
 def labels_of(node: Node) -> dict[str, str]:
     """What lines about a node are held against."""
     facts = node.facts
-    return where.node_view(
-        facts["labels"], node.name, driver_version=facts["driver_version"]
-    )
+    return where.node_view(facts["labels"], node.name, driver_version=facts["driver_version"])
 
 
 def _holds_all(conditions: Iterable[Condition], labels: Mapping[str, str]) -> bool:

@@ -1,0 +1,395 @@
+"""The smallest changes that would start a waiting job: of its request, by others' ends, of a node,
+of its tenant's limits.
+
+Every change offered was tried on the books first: with it, and it alone, the job could start now,
+were no other waiting job before it. Work is bounded: at most a few looks at each node.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from math import ceil, floor
+from typing import Any, Final
+
+from gpuyard.model.node import GpuSample
+from gpuyard.model.states import HOLDING_STATES, Scheduling
+from gpuyard.model.verdicts import VerdictCode
+from gpuyard_coordinator.core import explain, filters, ledger, quota, selection
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.explain import Explanation
+from gpuyard_coordinator.core.filters import NodeVerdict
+from gpuyard_coordinator.core.state import Gpu, Job, Node, Shape
+
+V = VerdictCode
+MOST_CHANGES: Final = 5
+_MOST_NODES: Final = 32
+"""Nodes whose jobs are looked at for ends that make room: those that lack least."""
+_MOST_JOBS: Final = 64
+_ROOM: Final = frozenset(
+    {
+        V.INSUFFICIENT_GPUS,
+        V.INSUFFICIENT_GPU_MEMORY,
+        V.INSUFFICIENT_CPU,
+        V.INSUFFICIENT_MEMORY,
+        V.NODE_DOCUMENT_FULL,
+    }
+)
+Change = dict[str, Any]
+
+
+def changes(cluster: Cluster, shape: Shape, found: Explanation) -> list[Change]:
+    """At most `MOST_CHANGES`: what the submitter can do, then what waiting does, then operators."""
+    if found.code is V.WAITING_TURN:
+        return []
+    return list(islice(_changes(cluster, shape, found), MOST_CHANGES))
+
+
+def _changes(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Change]:
+    if found.code is V.QUOTA_EXCEEDED and found.hit is not None:
+        yield from _within_the_limit(cluster, shape, found.hit)
+        yield from _after_own(cluster, shape)
+        yield from _raised_limit(cluster, shape, [found.hit])
+        return
+    refusing = {name: verdict for name, verdict in found.nodes.items() if verdict is not None}
+    yield from _smaller(cluster, shape, refusing)
+    yield from _fewer_lines(cluster, shape, refusing)
+    yield from _after_others(cluster, shape, refusing)
+    masked = [n for n, verdict in refusing.items() if verdict.code is V.QUOTA_ON_MODEL]
+    hits = [explain.limit_on(cluster, cluster.nodes[name], shape) for name in masked]
+    yield from _raised_limit(cluster, shape, [hit for hit in hits if hit is not None])
+    yield from _more_models(cluster, shape, refusing)
+    for name, verdict in refusing.items():
+        yield from _at_node(cluster, cluster.nodes[name], shape, verdict)
+
+
+def _fits(cluster: Cluster, node: Node, shape: Shape) -> bool:
+    """True if this node would take the shape now and its tenant's limits allow it."""
+    is_within = explain.binding_limit(cluster, shape) is None
+    return is_within and explain.why_not(cluster, node, shape) is None
+
+
+def _starts(cluster: Cluster, shape: Shape) -> bool:
+    return explain.binding_limit(cluster, shape) is None and any(
+        explain.why_not(cluster, node, shape) is None for node in cluster.nodes.values()
+    )
+
+
+# What the submitter can ask for instead.
+
+
+def _smaller(cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]) -> Iterator[Change]:
+    """The largest smaller request of each kind that some node takes now."""
+    if shape.gpus or shape.all_gpus:
+        yield from _largest(cluster, refusing, shape, None, _fewer_gpus)
+    if shape.gpu_ids:
+        count = len(shape.gpu_ids)
+        smaller = replace(shape, gpus=count, gpu_ids=())
+        if any(_fits(cluster, node, smaller) for node in cluster.nodes.values()):
+            text = f"ask for {_gpus(count)} without naming {'it' if count == 1 else 'them'}"
+            yield {"kind": "any_gpus", "field": "gpus", "to": count, "text": text}
+    if shape.share_mib is not None:
+        yield from _largest(cluster, refusing, shape, V.INSUFFICIENT_GPU_MEMORY, _less_memory)
+    if shape.share_core_percent is not None:
+        yield from _largest(cluster, refusing, shape, V.INSUFFICIENT_GPUS, _less_compute)
+    yield from _largest(cluster, refusing, shape, V.INSUFFICIENT_CPU, _fewer_cpus)
+    yield from _largest(cluster, refusing, shape, V.INSUFFICIENT_MEMORY, _less_host_memory)
+
+
+Smaller = Callable[[Shape, float], tuple[Shape, Change]]
+
+
+def _largest(
+    cluster: Cluster,
+    refusing: dict[str, NodeVerdict],
+    shape: Shape,
+    code: VerdictCode | None,
+    smaller: Smaller,
+) -> Iterator[Change]:
+    """Asks each node for what it says that it has, the one that has most first."""
+    lacking = [v for v in refusing.values() if v.have and (code is None or v.code is code)]
+    for verdict in sorted(lacking, key=lambda v: (-(v.have or 0), v.node)):
+        less, change = smaller(shape, verdict.have or 0)
+        if _fits(cluster, cluster.nodes[verdict.node], less):
+            yield change
+            return
+
+
+def _fewer_gpus(shape: Shape, have: float) -> tuple[Shape, Change]:
+    asked: Any = "all" if shape.all_gpus else shape.gpus
+    return (
+        replace(shape, gpus=floor(have), all_gpus=False),
+        _ask_less("gpus", asked, floor(have), _gpus(floor(have)), is_least=floor(have) == 1),
+    )
+
+
+def _less_memory(shape: Shape, have: float) -> tuple[Shape, Change]:
+    mib = floor(have)
+    change = _ask_less("gpus.memory_mib", shape.share_mib, mib, f"{mib} MiB of a GPU")
+    return replace(shape, share_mib=mib), change
+
+
+def _less_compute(shape: Shape, have: float) -> tuple[Shape, Change]:
+    percent = round(have * 100, 1)
+    change = _ask_less(
+        "gpus.core_percent", shape.share_core_percent, percent, f"{percent:g}% of a GPU"
+    )
+    return replace(shape, share_core_percent=percent), change
+
+
+def _fewer_cpus(shape: Shape, have: float) -> tuple[Shape, Change]:
+    less = replace(shape, cpu_milli=round(have * 1000))
+    return less, _ask_less("cpus", shape.cpu_milli / 1000, have, f"{have:g} CPUs")
+
+
+def _less_host_memory(shape: Shape, have: float) -> tuple[Shape, Change]:
+    mib = floor(have)
+    change = _ask_less("memory_mib", shape.memory_mib, mib, f"{mib} MiB of memory")
+    return replace(shape, memory_mib=mib), change
+
+
+def _ask_less(field: str, asked: Any, to: float, text: str, *, is_least: bool = False) -> Change:
+    text = f"ask for {text}" if is_least else f"ask for {text} or fewer"
+    return {"kind": "ask_less", "field": field, "asked": asked, "to": to, "text": text}
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def _fewer_lines(
+    cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]
+) -> Iterator[Change]:
+    """One line of `where`, or the node's name, without which some node takes it."""
+    offered: set[str] = set()
+    for name, verdict in refusing.items():
+        if verdict.code is not V.WHERE_MISMATCH or shape.node not in (None, name):
+            continue
+        node = cluster.nodes[name]
+        for line in selection.lines_alone(node, shape):
+            rest = tuple(condition for condition in shape.where if condition != line)
+            if str(line) in offered or not _fits(cluster, node, replace(shape, where=rest)):
+                continue
+            offered.add(str(line))
+            yield {"kind": "drop_where", "line": str(line), "text": f"drop the line {line}"}
+    if shape.node is not None and _starts(cluster, replace(shape, node=None)):
+        yield {"kind": "drop_node", "text": f"do not ask for node {shape.node}"}
+
+
+# What waiting brings: the ends of other jobs.
+
+
+def _after_others(
+    cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]
+) -> Iterator[Change]:
+    """The fewest jobs of one node whose ends make room on it."""
+
+    def lack(verdict: NodeVerdict) -> tuple[float, str]:
+        asked = verdict.asked or 0
+        return (asked - (verdict.have or 0)) / max(asked, 1), verdict.node
+
+    lacking = sorted((v for v in refusing.values() if v.code in _ROOM), key=lack)
+    best: list[Job] | None = None
+    for verdict in lacking[:_MOST_NODES]:
+        node = cluster.nodes[verdict.node]
+        jobs = _enough(
+            cluster,
+            [job for job, _ in node.attempts.values()],
+            lambda n=node: _fits(cluster, n, shape),
+        )
+        if jobs is not None and (best is None or len(jobs) < len(best)):
+            best = jobs
+        if best is not None and len(best) == 1:
+            break
+    if best is not None:
+        yield _wait_for(best)
+
+
+def _after_own(cluster: Cluster, shape: Shape) -> Iterator[Change]:
+    """The tenant's own jobs whose ends take its use below the limit."""
+    own = (job for job in cluster.jobs.values() if job.tenant == shape.tenant)
+    jobs = _enough(
+        cluster,
+        [job for job in own if job.state in HOLDING_STATES],
+        lambda: explain.binding_limit(cluster, shape) is None,
+    )
+    if jobs is not None:
+        with ledger.as_if_ended(cluster, jobs):
+            is_enough = _starts(cluster, shape)
+        if is_enough:
+            yield _wait_for(jobs)
+
+
+def _enough(
+    cluster: Cluster, jobs: Iterable[Job], is_enough: Callable[[], bool]
+) -> list[Job] | None:
+    """The fewest jobs whose ends are enough: one, the longest running first, else those that hold
+    most; None where all of them are not."""
+    by_age = sorted(jobs, key=lambda job: (job.started_at or "~", job.submit_seq))[:_MOST_JOBS]
+    for job in by_age:
+        with ledger.as_if_ended(cluster, [job]):
+            if is_enough():
+                return [job]
+    chosen = sorted(by_age, key=lambda job: -_held(job))
+    with ledger.as_if_ended(cluster, chosen):
+        if not is_enough():
+            return None
+    for job in reversed(list(chosen)):
+        fewer = [other for other in chosen if other is not job]
+        with ledger.as_if_ended(cluster, fewer):
+            if is_enough():
+                chosen = fewer
+    return chosen
+
+
+def _held(job: Job) -> int:
+    return sum(granted["milli"] for granted in job.last.gpus) if job.last else 0
+
+
+def _wait_for(jobs: Sequence[Job]) -> Change:
+    change: Change = {
+        "kind": "wait_for",
+        "jobs": [{"tenant": job.tenant, "id": job.id} for job in jobs],
+    }
+    if len(jobs) > 1:
+        return change | {"text": f"wait for the ends of jobs {', '.join(job.id for job in jobs)}"}
+    (job,) = jobs
+    text = f"wait for the end of job {job.id} of {job.user}"
+    limit = job.spec.get("max_runtime")
+    if limit and job.started_at:
+        text += f" (started {job.started_at}, at most {limit})"
+    return change | {"text": text}
+
+
+# What the operator of the tenants can do.
+
+
+def _within_the_limit(cluster: Cluster, shape: Shape, hit: quota.LimitHit) -> Iterator[Change]:
+    """Fewer GPUs, where the limit leaves some."""
+    left = floor(hit.max - hit.used)
+    if hit.name in ("gpus", "per_job.max_gpus") and (shape.gpus > left > 0 or shape.all_gpus):
+        less, change = _fewer_gpus(shape, left)
+        if left > 0 and _starts(cluster, less):
+            yield change
+
+
+def _raised_limit(
+    cluster: Cluster, shape: Shape, hits: Sequence[quota.LimitHit]
+) -> Iterator[Change]:
+    """The least raise of one limit that is enough by itself."""
+    document = cluster.tenants.get(shape.tenant) or {}
+    for hit in sorted(hits, key=lambda hit: hit.used + hit.asked - hit.max)[:_MOST_NODES]:
+        by = ceil(round((hit.used + hit.asked - hit.max) * 1000, 6)) / 1000
+        part, _, key = hit.name.rpartition(".")
+        limits = {**document.get(part or "limits", {}), key: hit.max + by}
+        with _as_if_applied(cluster, shape.tenant, {**document, part or "limits": limits}):
+            is_enough = _starts(cluster, shape)
+        if is_enough:
+            path = hit.name if part else f"limits.{hit.name}"
+            text = f"raise {path} of tenant {hit.tenant} by {by:.10g}"
+            yield {
+                "kind": "raise_limit",
+                "tenant": hit.tenant,
+                "limit": hit.name,
+                "by": by,
+                "text": text,
+            }
+            return
+
+
+@contextmanager
+def _as_if_applied(cluster: Cluster, tenant: str, document: dict[str, Any]) -> Iterator[None]:
+    before = cluster.tenants[tenant]
+    cluster.tenants[tenant] = document
+    try:
+        yield
+    finally:
+        cluster.tenants[tenant] = before
+
+
+def _more_models(
+    cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]
+) -> Iterator[Change]:
+    """A model that the tenant may not use and that would do."""
+    offered: set[str] = set()
+    for name, verdict in refusing.items():
+        if verdict.code is not V.MODEL_NOT_ALLOWED:
+            continue
+        node = cluster.nodes[name]
+        for gpu in node.gpus.values():
+            model = gpu.facts["labels"].get("gpu-name")
+            if not model or model in offered or selection.is_allowed_model(gpu, shape):
+                continue
+            offered.add(model)
+            if _fits(cluster, node, replace(shape, models=(*(shape.models or ()), model))):
+                text = f"add {model} to models of tenant {shape.tenant}"
+                yield {
+                    "kind": "allow_model",
+                    "tenant": shape.tenant,
+                    "model": model,
+                    "text": text,
+                }
+
+
+# What can be done at one node.
+
+
+def _at_node(cluster: Cluster, node: Node, shape: Shape, verdict: NodeVerdict) -> Iterator[Change]:
+    if verdict.code is V.NODE_CORDONED:
+        yield from _uncordon(cluster, node, shape)
+    elif verdict.code is V.FOREIGN_MEMORY:
+        yield from _end_foreign(cluster, node, shape)
+
+
+def _uncordon(cluster: Cluster, node: Node, shape: Shape) -> Iterator[Change]:
+    """Lifting the node's cordon, or that of one of its GPUs, where that alone would do."""
+    if node.scheduling is not Scheduling.OPEN:
+        with _as_if(node, "scheduling", Scheduling.OPEN):
+            fits = _fits(cluster, node, shape)
+        if fits:
+            text = f"gpuyard uncordon {node.name}"
+            yield {"kind": "uncordon", "node": node.name, "gpu": None, "text": text}
+        return
+    for uuid, gpu in node.gpus.items():
+        with _as_if(gpu, "cordon", None):
+            fits = _fits(cluster, node, shape)
+        if fits:
+            text = f"gpuyard uncordon {node.name} --gpu {uuid}"
+            yield {"kind": "uncordon", "node": node.name, "gpu": uuid, "text": text}
+
+
+def _end_foreign(cluster: Cluster, node: Node, shape: Shape) -> Iterator[Change]:
+    for uuid, gpu in node.gpus.items():
+        for process in gpu.sample["foreign"] if gpu.sample else ():
+            with _as_if(gpu, "sample", _without(gpu, process["pid"])):
+                fits = _fits(cluster, node, shape)
+            if fits:
+                yield {
+                    "kind": "end_foreign",
+                    "node": node.name,
+                    "gpu": uuid,
+                    "pid": process["pid"],
+                    "text": f"end process {process['pid']} of {process['user'] or 'unknown'} on "
+                    f"GPU {gpu.facts['index']} of {node.name}",
+                }
+
+
+def _without(gpu: Gpu, pid: int) -> GpuSample | None:
+    """What a GPU would measure without a process; memory that nobody can tell stays unknown."""
+    if gpu.sample is None:
+        return None
+    rest = [process for process in gpu.sample["foreign"] if process["pid"] != pid]
+    sizes = [process["memory_mib"] for process in rest]
+    memory = None if None in sizes else sum(size or 0 for size in sizes)
+    return {**gpu.sample, "foreign": rest, "memory_foreign_mib": memory}
+
+
+@contextmanager
+def _as_if(thing: Node | Gpu, name: str, value: object) -> Iterator[None]:
+    """Within it an attribute is another; for what-ifs alone."""
+    before = getattr(thing, name)
+    setattr(thing, name, value)
+    try:
+        yield
+    finally:
+        setattr(thing, name, before)
