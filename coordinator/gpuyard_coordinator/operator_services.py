@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 from gpuyard import __version__
 from gpuyard.bus import Bus
 from gpuyard.errors import RequestError, UnknownThing
-from gpuyard.model.tenant import parse_tenant, template
+from gpuyard.model.tenant import DEFAULT_TENANT, parse_tenant, template
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.calls import Body, Call
 from gpuyard_coordinator.core.cluster import Cluster
@@ -22,6 +22,7 @@ from gpuyard_coordinator.loop import Arrival, Leader
 from gpuyard_coordinator.pages import fill
 
 LONGEST_DRAIN_S: Final = 30 * 86_400.0
+LONGEST_REASON: Final = 256
 FORGET_WARNING: Final = (
     "its attempts count as over on your word: if the host still runs, their containers go on "
     "beside the new attempts until its agent is back"
@@ -76,7 +77,7 @@ class OperatorServices:
             node=name,
             actor=call.user,
             gpu=call.optional_text("gpu"),
-            reason=call.optional_text("reason"),
+            reason=_reason(call),
             deadline_at=self._deadline(call),
             ref=call,
         )
@@ -103,7 +104,8 @@ class OperatorServices:
     async def _tenant(self, call: Call) -> Body:
         name = call.optional_text("name") or call.text("tenant")
         view = await self.desk.read(lambda cluster: reads.show_tenant(cluster, name))
-        if not view["exists"] and not any(view["used"].values()):
+        is_known = view["exists"] or any(view["used"].values()) or name == DEFAULT_TENANT
+        if not is_known:
             raise UnknownThing(f"no tenant {name}", code="unknown_tenant", field="name")
         return {"v": 1, "tenant": view}
 
@@ -158,3 +160,12 @@ class OperatorServices:
 
     async def _version(self, call: Call) -> Body:
         return {"v": 1, "version": __version__, "yard": self.leader.cluster.yard}
+
+
+def _reason(call: Call) -> str | None:
+    """One line, since tolerations name it and tables show it."""
+    text = (call.optional_text("reason") or "").strip()
+    if len(text) > LONGEST_REASON or not text.isprintable():
+        what = f"reason must be one line of at most {LONGEST_REASON} characters"
+        raise RequestError(what, field="reason")
+    return text or None

@@ -21,12 +21,12 @@ from gpuyard.views import (
     node_view,
 )
 from gpuyard_coordinator.core import documents, filters, quota
-from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
-from gpuyard_coordinator.core.explain import explain
+from gpuyard_coordinator.core.explain import Words
 from gpuyard_coordinator.core.plan import Planner
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Shape
-from gpuyard_coordinator.core.why import why, why_shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node
+from gpuyard_coordinator.core.why import not_waiting, why, why_shape
 
 MAX_PAGE: Final = 1000
 PREFIX_LENGTH: Final = 4
@@ -77,18 +77,17 @@ def ended_job(document: JobDocument) -> JobView:
 
 
 class Explainer:
-    """Verdicts for one answer; jobs of one shape are explained once."""
+    """Verdicts for one answer; where there are too many to find out, some are None: not known."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._words: dict[Shape, tuple[str, str]] = {}
+        self._words = Words(cluster)
 
-    def verdict(self, job: Job) -> Verdict:
-        if job.shape not in self._words:
-            code, message = explain(self._cluster, job.shape)
-            self._words[job.shape] = (str(code), message)
-        code_text, message = self._words[job.shape]
-        return {"code": code_text, "message": message, "since": job.queued_at}
+    def verdict(self, job: Job) -> Verdict | None:
+        words = self._words.of(job.shape)
+        if words is None:
+            return None
+        code, message = words
+        return {"code": code, "message": message, "since": job.queued_at}
 
 
 def live_views(cluster: Cluster, tenant: str | None, after: int) -> Iterator[tuple[int, JobView]]:
@@ -194,7 +193,7 @@ def show_tenant(cluster: Cluster, name: str) -> TenantView:
 def tenant_as(cluster: Cluster, document: Mapping[str, Any]) -> TenantView:
     """A tenant as it would be under this document."""
     name = document["tenant"]
-    use, queued = cluster.use_of(name), cluster.queue.waiting[name]
+    use, queued = cluster.use.get(name) or Use(), cluster.queue.waiting[name]
     empty = TenantSpec(tenant=name).normalised()
     return {
         "v": 1,
@@ -217,16 +216,7 @@ def tenant_as(cluster: Cluster, document: Mapping[str, Any]) -> TenantView:
 def why_of(cluster: Cluster, key: JobKey, document: JobDocument) -> WhyView:
     """Table D of a job, live or over."""
     job = cluster.jobs.get(key)
-    if job is not None:
-        return why(cluster, job)
-    return {
-        "v": 1,
-        "job": document["id"],
-        "state": document["state"],
-        "verdict": None,
-        "nodes": [],
-        "changes": [],
-    }
+    return not_waiting(document["id"], document["state"]) if job is None else why(cluster, job)
 
 
 def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any]:
@@ -276,8 +266,11 @@ def gpu_totals(cluster: Cluster) -> dict[str, int]:
 
 
 def queue_by_reason(cluster: Cluster) -> dict[str, int]:
-    """Waiting jobs by verdict code."""
+    """Waiting jobs by verdict code, or `unknown` where there are too many unlike ones to ask."""
     counts: Counter[str] = Counter()
-    for shape, orders in cluster.queue.by_shape.items():
-        counts[str(explain(cluster, shape)[0])] += len(orders)
+    words = Words(cluster)
+    by_number = sorted(cluster.queue.by_shape.items(), key=lambda item: -len(item[1]))
+    for shape, orders in by_number:
+        found = words.of(shape)
+        counts[found[0] if found else "unknown"] += len(orders)
     return dict(counts)

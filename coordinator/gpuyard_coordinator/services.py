@@ -17,6 +17,7 @@ from gpuyard.bus import Bus, Message, Stored, Subscription
 from gpuyard.errors import (
     GpuyardError,
     InvalidJob,
+    LocalProtocolError,
     ProtocolError,
     RequestError,
     UnknownThing,
@@ -83,8 +84,13 @@ class Services:
                 raise RequestError(f"no operation {operation}", field="operation")
             body = await handler(call)
             headers = {"Gpuyard-Kind": f"{operation}.ok"}
-        except (RequestError, GpuyardError) as error:
+        except GpuyardError as error:
             body, headers = error_reply(error)
+        except Exception:
+            # The top of a request: its caller shall hear of our fault, and hear it now.
+            self.log.exception("request failed", operation=operation)
+            text = f"the coordinator failed on {operation}; its log says why"
+            body, headers = error_reply(LocalProtocolError(text))
         await self.bus.tenants.respond(message, body, caller_prefix=call.inbox, headers=headers)
 
     def _handlers(self) -> Mapping[str, Callable[[Call], Awaitable[Body]]]:

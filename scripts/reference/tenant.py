@@ -6,6 +6,7 @@ from typing import Final
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from gpuyard.errors import InvalidJob
 from gpuyard.model.tenant import Limits, PerJob, TenantSpec, parse_tenant, template
 from reference.job import field_default, field_type, plain_number
 from reference.markdown import block, code, described, page, table
@@ -41,7 +42,10 @@ _PER_JOB: Final = {
 
 
 def tenant_page() -> str:
-    parse_tenant(YAML(typ="safe", pure=True).load(_EXAMPLE))
+    try:
+        parse_tenant(YAML(typ="safe", pure=True).load(_EXAMPLE))
+    except InvalidJob as fault:
+        raise SystemExit(f"scripts/reference: the example of a tenant is wrong: {fault}") from fault
     return page(
         "A tenant",
         "What an operator may say of a tenant, in a file for `gpuyard apply -f`. A key that is left "

@@ -1,11 +1,35 @@
 """A stand-in for a node's agent in core tests: what it was told, what really runs on its host."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from gpuyard.messages import Applied, AttemptReport, Beat, WantedDocument
-from gpuyard.model.node import GpuFacts, GpuLink, GpuSample, NodeFacts, NodeReason
+from gpuyard.model.node import (
+    GpuFacts,
+    GpuLink,
+    GpuSample,
+    NodeFacts,
+    NodeReason,
+    gpu_labels,
+    node_labels,
+)
 from gpuyard_coordinator.core.state import AttemptRef
+
+
+class Card(NamedTuple):
+    """A model of GPU, as the driver tells it; None where it does not."""
+
+    name: str | None
+    memory_mib: int | None
+    capability: str | None
+
+
+RTX_4090: Final = Card("NVIDIA GeForce RTX 4090", 24564, "8.9")
+RTX_3090: Final = Card("NVIDIA GeForce RTX 3090", 24576, "8.6")
+A100_40: Final = Card("NVIDIA A100-PCIE-40GB", 40960, "8.0")
+A100_80: Final = Card("NVIDIA A100-SXM4-80GB", 81920, "8.0")
+H200: Final = Card("NVIDIA H200", 143771, "9.0")
 
 
 def gpu_uuid(node: str, index: int) -> str:
@@ -13,18 +37,23 @@ def gpu_uuid(node: str, index: int) -> str:
     return f"GPU-{index:04x}{sum(node.encode()):04x}-0000-4000-8000-{node.encode().hex():0>12}"[:52]
 
 
-def gpu_facts(uuid: str, index: int) -> GpuFacts:
+def gpu_facts(uuid: str, index: int, card: Card = RTX_4090) -> GpuFacts:
+    known = {
+        "name": card.name,
+        "memory_total_mib": card.memory_mib,
+        "compute_capability": card.capability,
+    }
     return {
         "uuid": uuid,
         "index": index,
         "minor": index,
-        "name": "NVIDIA GeForce RTX 4090",
-        "compute_capability": "8.9",
-        "memory_total_mib": 24564,
+        "name": card.name,
+        "compute_capability": card.capability,
+        "memory_total_mib": card.memory_mib,
         "memory_reserved_mib": None,
         "pci_bus_id": None,
         "mig": None,
-        "labels": {},
+        "labels": gpu_labels(known),
         "missing": [],
     }
 
@@ -46,12 +75,25 @@ def gpu_sample(uuid: str, **changes: Any) -> GpuSample:
 
 
 def node_facts(
-    gpus: list[GpuFacts], *, cpus: float | None, memory_mib: int | None, links: list[GpuLink]
+    gpus: list[GpuFacts],
+    *,
+    cpus: float | None,
+    memory_mib: int | None,
+    links: list[GpuLink],
+    cuda: str = "12.4",
+    driver: str = "550.54.14",
+    labels: Mapping[str, str] | None = None,
 ) -> NodeFacts:
     return {
-        "labels": {},
-        "driver_version": "550.54.14",
-        "cuda_version": "12.4",
+        "labels": node_labels(
+            gpus=gpus,
+            driver_version=driver,
+            cuda_version=cuda,
+            gpu_injection="toolkit",
+            own=labels or {},
+        ),
+        "driver_version": driver,
+        "cuda_version": cuda,
         "docker_version": "27.3.1",
         "agent_version": "0.1.0",
         "runtime": "docker",
@@ -110,8 +152,8 @@ class Agent:
     samples: list[GpuSample] = field(default_factory=list)
     reasons: list[NodeReason] = field(default_factory=list)
     reports: dict[AttemptRef, AttemptReport] = field(default_factory=dict)
-    stops: set[AttemptRef] = field(default_factory=set)
-    """Attempts that the document orders to stop."""
+    stops: dict[AttemptRef, str] = field(default_factory=dict)
+    """Attempts that the document orders to stop, and why."""
     is_deaf: bool = False
     """Neither pushes nor replies reach it."""
 
@@ -131,7 +173,7 @@ class Agent:
             if (entry["machine_id"], entry["boot_id"]) == (self.machine_id, self.boot_id):
                 self.reports.setdefault(key, fresh_report(key))
             if entry["stop"] is not None:
-                self.stops.add(key)
+                self.stops[key] = entry["stop"]["reason"]
         ended = [key for key, report in self.reports.items() if report["state"] == "ended"]
         for key in ended:
             if key not in named:

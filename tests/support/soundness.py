@@ -1,7 +1,7 @@
 """What must hold of the core's state after every step, whatever happened before."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, JobState
 from gpuyard_coordinator.core import documents, ledger
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.state import Attempt, Job
+from gpuyard_coordinator.core.state import Attempt, Job, Node
 
 _SUBJECT = re.compile(r"gpuyard\.events(\.[a-z0-9_-]+){3}\.[0-9]+")
 
@@ -29,8 +29,10 @@ def check(cluster: Cluster) -> None:
     for job in cluster.jobs.values():
         _check_attempts(job)
         data = codec.encode(documents.job_document(job))
-        read = documents.job_from_document(cast(JobDocument, codec.decode(data)))
+        tenant = cluster.tenants.get(job.tenant)
+        read = documents.job_from_document(cast(JobDocument, codec.decode(data)), tenant)
         assert _comparable(read) == _comparable(job)
+    _check_use(cluster)
 
 
 def check_recovered(before: Cluster, after: Cluster) -> None:
@@ -38,6 +40,9 @@ def check_recovered(before: Cluster, after: Cluster) -> None:
 
     What beats repeat anyway is not stored for itself: progress, usage, log chunks, container ids.
     """
+    assert after.tenants == before.tenants
+    assert set(after.nodes) == set(before.nodes)
+    assert _use(after) == _use(before)
     assert {key: _stored(job) for key, job in after.jobs.items()} == {
         key: _stored(job) for key, job in before.jobs.items()
     }
@@ -47,7 +52,8 @@ def check_recovered(before: Cluster, after: Cluster) -> None:
         assert _book(after, name) == _book(before, name)
         stored = codec.decode(codec.encode(documents.node_document(node)))
         again = documents.node_from_document(cast(NodeDocument, stored))
-        assert again.facts == node.facts and again.scheduling == node.scheduling
+        assert again.facts == node.facts
+        assert _orders(again) == _orders(node) == _orders(after.nodes[name])
         assert not after.nodes[name].is_proven
 
 
@@ -59,6 +65,39 @@ def assert_equal(one: Cluster, other: Cluster) -> None:
     assert one.beat_order == other.beat_order
     assert one.queue.by_shape == other.queue.by_shape
     assert one.next_submit_seq == other.next_submit_seq
+    assert one.tenants == other.tenants
+    assert _use(one) == _use(other)
+
+
+def check_limits(cluster: Cluster, job: Job) -> None:
+    """What has just been granted to a job keeps its tenant's document; a limit of which it takes
+    nothing may be exceeded since it was lowered."""
+    document = cluster.tenants.get(job.tenant)
+    if document is None or job.last is None:
+        return
+    held = [j for j in cluster.jobs.values() if j.tenant == job.tenant]
+    attempts = [j.last for j in held if j.state in HOLDING_STATES and j.last]
+    milli = sum(gpu["milli"] for attempt in attempts for gpu in attempt.gpus)
+    memory_mib = sum(attempt.gpu_memory_mib for attempt in attempts)
+    own = sum(gpu["milli"] for gpu in job.last.gpus)
+    limits, most_each = document["limits"], document["per_job"]["max_gpus"]
+    for most, used, added in (
+        (limits["gpus"], milli / 1000, own),
+        (limits["gpu_memory_gib"], memory_mib / 1024, own),
+        (limits["running_jobs"], len(attempts), 1),
+        (most_each, own / 1000, own),
+    ):
+        assert most is None or not added or used <= most + 1e-9, f"{job.key}: {used} of {most}"
+
+
+def check_neighbours(cluster: Cluster, job: Job) -> None:
+    """A job has just been put beside another tenant's on a GPU only where both allow it."""
+    for granted in job.last.gpus if job.last else ():
+        gpu = cluster.nodes[job.last.node].gpus[granted["uuid"]] if job.last else None
+        tenants = {tenant for tenant, _, _ in gpu.grants} if gpu else set()
+        found = [cluster.tenants.get(tenant) or {} for tenant in {*tenants, job.tenant}]
+        is_open = all(document.get("share_across_tenants") for document in found)
+        assert tenants == {job.tenant} or is_open, tenants
 
 
 @dataclass(slots=True)
@@ -67,11 +106,16 @@ class Story:
 
     events: dict[JobKey, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     rejected: list[dict[str, Any]] = field(default_factory=list)
+    audits: list[dict[str, Any]] = field(default_factory=list)
     _subjects: set[str] = field(default_factory=set)
 
     def take(self, effects: Effects) -> None:
         for message in effects.out:
             subject, body = message["subject"], message["body"]
+            if subject.startswith("gpuyard.audit."):
+                assert subject == subjects.audit(body["namespace"], body["action"])
+                self.audits.append(body)
+                continue
             assert _SUBJECT.fullmatch(subject), subject
             assert subject not in self._subjects, f"{subject} is told twice"
             self._subjects.add(subject)
@@ -122,7 +166,29 @@ def _check_holding(cluster: Cluster) -> None:
                 if any(held["uuid"] == uuid for held in attempt.gpus)
             }
             assert set(gpu.grants) == granted
-            assert len(granted) <= 1, "a whole GPU is granted to one attempt at a time"
+            if 1000 in gpu.grants.values():
+                assert len(granted) == 1, "a whole GPU is granted to one attempt at a time"
+
+
+def _check_use(cluster: Cluster) -> None:
+    """A tenant's use is what its attempts hold; waiting jobs are counted by tenant."""
+    milli: Counter[str] = Counter()
+    for job in cluster.jobs.values():
+        if job.state in HOLDING_STATES and job.last is not None:
+            milli[job.tenant] += sum(gpu["milli"] for gpu in job.last.gpus)
+    assert {t: use[0] for t, use in _use(cluster).items()} == {t: milli[t] for t in _use(cluster)}
+    waiting = Counter(job.tenant for job in cluster.jobs.values() if job.state is JobState.QUEUED)
+    assert +cluster.queue.waiting == waiting
+
+
+def _use(cluster: Cluster) -> dict[str, tuple[int, int, int]]:
+    held = {t: (u.milli, u.gpu_memory_mib, u.running_jobs) for t, u in cluster.use.items()}
+    return {tenant: use for tenant, use in held.items() if any(use)}
+
+
+def _orders(node: Node) -> object:
+    order = node.scheduling, node.scheduling_reason, node.drain_deadline_at
+    return order, node.cordons
 
 
 def _check_attempts(job: Job) -> None:

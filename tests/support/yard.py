@@ -5,15 +5,20 @@ through the codec into `store`, and all invariants are checked. `plan` places wh
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from gpuyard import codec
+from gpuyard.errors import InvalidJob
 from gpuyard.messages import JobDocument, NodeDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import GpuLink
-from gpuyard_coordinator.core import documents
+from gpuyard.model.tenant import parse_tenant
+from gpuyard.views import WhyView
+from gpuyard_coordinator import reads
+from gpuyard_coordinator.core import documents, explain
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -21,17 +26,30 @@ from gpuyard_coordinator.core.events import (
     CancelRequested,
     Event,
     NodeBeat,
+    NodeOrder,
     Refused,
     Submitted,
+    TenantApplied,
+    TenantDeleted,
     Tick,
 )
 from gpuyard_coordinator.core.packing import BestFit
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.recovery import recover
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now, Settings
+from gpuyard_coordinator.core.why import why
 from gpuyard_coordinator.submissions import read_submission
 from tests.support import soundness
-from tests.support.agents import Agent, change, gpu_facts, gpu_sample, gpu_uuid, node_facts
+from tests.support.agents import (
+    RTX_4090,
+    Agent,
+    Card,
+    change,
+    gpu_facts,
+    gpu_sample,
+    gpu_uuid,
+    node_facts,
+)
 
 TENANT = "default"
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,9 +62,11 @@ class Stored:
     jobs: dict[JobKey, bytes] = field(default_factory=dict)
     done: dict[JobKey, bytes] = field(default_factory=dict)
     nodes: dict[str, bytes] = field(default_factory=dict)
+    tenants: dict[str, bytes] = field(default_factory=dict)
 
     def take(self, cluster: Cluster, effects: Effects) -> None:
-        """One commit."""
+        """One commit, which takes each key once."""
+        assert not effects.nodes & effects.forgotten
         for key in effects.jobs:
             if key in cluster.jobs:
                 document = documents.job_document(cluster.jobs[key])
@@ -57,6 +77,12 @@ class Stored:
             self.done[key] = codec.encode(ended)
         for name in effects.nodes:
             self.nodes[name] = codec.encode(documents.node_document(cluster.nodes[name]))
+        for name in effects.forgotten:
+            self.nodes.pop(name, None)
+        for name in effects.tenants:
+            self.tenants.pop(name, None)
+            if name in cluster.tenants:
+                self.tenants[name] = codec.encode({"v": 1, **cluster.tenants[name]})
 
     def recovered(self, token: tuple[int, int], now: Now) -> Cluster:
         """The state of a leader that starts from here."""
@@ -66,6 +92,7 @@ class Stored:
             settings=Settings(),
             jobs=[cast(JobDocument, codec.decode(data)) for data in self.jobs.values()],
             nodes=[cast(NodeDocument, codec.decode(data)) for data in self.nodes.values()],
+            tenants=[codec.decode(data) for data in self.tenants.values()],
             now=now,
         )
 
@@ -93,14 +120,19 @@ class Yard:
         memory_mib: int | None = 262144,
         links: list[GpuLink] | None = None,
         is_proven: bool = True,
+        cards: Sequence[Card] = (),
+        **facts_of: Any,
     ) -> Agent:
-        """A host joins; unless told otherwise it has beaten until it takes work."""
-        uuids = [gpu_uuid(name, index) for index in range(gpus)]
+        """A host joins with `gpus` of one model or these `cards`; unless told otherwise it has
+        beaten until it takes work. `facts_of` are its `cuda`, `driver` and `labels`."""
+        cards = cards or [RTX_4090] * gpus
+        uuids = [gpu_uuid(name, index) for index in range(len(cards))]
         facts = node_facts(
-            [gpu_facts(uuid, index) for index, uuid in enumerate(uuids)],
+            [gpu_facts(uuids[index], index, card) for index, card in enumerate(cards)],
             cpus=cpus,
             memory_mib=memory_mib,
             links=links or [],
+            **facts_of,
         )
         agent = Agent(name, facts, machine_id=f"machine-{name}")
         agent.samples = [gpu_sample(uuid) for uuid in uuids]
@@ -119,37 +151,75 @@ class Yard:
         self, data: bytes, *, tenant: str = TENANT, headers: dict[str, str] | None = None
     ) -> Outcome:
         self._sequence += 1
-        event = read_submission(
-            tenant=tenant,
-            user="mia",
-            data=data,
-            headers=headers,
-            assigned_id=f"jyard0000-{self._sequence}",
-            sequence=self._sequence,
-        )
-        return self._request(event)
+        return self._request(self._submission(data, tenant, headers))
 
     def cancel(self, id: str = "j", *, tenant: str = TENANT, message: str | None = None) -> Outcome:
         return self._request(CancelRequested(tenant, id, "mia", message=message))
 
+    # What operators do, each one turn.
+
+    def tenant(self, name: str = TENANT, **document: Any) -> Outcome:
+        """A tenant's document is applied; what it leaves out is not limited."""
+        kept = parse_tenant({"tenant": name} | document).normalised()
+        return self._request(TenantApplied(name, kept, "olga"))
+
+    def delete_tenant(self, name: str = TENANT) -> Outcome:
+        return self._request(TenantDeleted(name, "olga"))
+
+    def cordon(self, node: str, gpu: str | None = None, *, reason: str | None = None) -> Outcome:
+        return self._request(NodeOrder("cordon", node, "olga", gpu, reason))
+
+    def uncordon(self, node: str, gpu: str | None = None) -> Outcome:
+        return self._request(NodeOrder("uncordon", node, "olga", gpu))
+
+    def drain(self, node: str, *, after_s: float | None = None) -> Outcome:
+        """With `after_s`, what still runs then is asked to end."""
+        at = None if after_s is None else self._at(after_s)
+        return self._request(NodeOrder("drain", node, "olga", reason="moving", deadline_at=at))
+
+    def forget(self, node: str) -> Outcome:
+        return self._request(NodeOrder("forget", node, "olga"))
+
+    # What is asked of the yard; nothing of it changes.
+
+    def why(self, id: str = "j", *, tenant: str = TENANT) -> WhyView:
+        return why(self.cluster, self.job(id, tenant=tenant))
+
+    def try_submit(self, *, tenant: str = TENANT, **spec: Any) -> dict[str, Any]:
+        """A dry run; raises as the API does."""
+        event = self._submission(codec.encode_json({"image": "busybox"} | spec), tenant, None)
+        if isinstance(event, Refused):
+            raise InvalidJob(event.faults)
+        assert isinstance(event, Submitted)
+        return reads.trial(self.cluster, self.planner, event)
+
     def plan(self, limit: int = 1000) -> int:
         """Places what waits, explains what came and still waits; the number of placements.
 
-        Where nothing was left for want of `limit`, a second plan right after it is empty.
+        Every placement is one that the explanations allow, and within its tenant's limits. Where
+        nothing was left for want of `limit`, a second plan right after it is empty, and no job is
+        told that it fits.
         """
         effects = Effects()
         plan = self.planner.plan(limit)
         for placement in plan.placements:
+            job = self.cluster.jobs[placement.tenant, placement.job]
+            assert explain.binding_limit(self.cluster, job.shape) is None
+            node = self.cluster.nodes[placement.node]
+            assert explain.why_not(self.cluster, node, job.shape) is None
             self._apply(placement, effects)
+            soundness.check_limits(self.cluster, job)
+            soundness.check_neighbours(self.cluster, job)
         if not plan.is_partial:
             for waiting in self.planner.explain_new(sorted(self._fresh), self.now):
                 self._apply(waiting, effects)
         self._commit(effects)
         if not plan.is_partial:
             self._fresh.clear()
-        if not plan.is_partial:
             again = self.planner.plan(limit)
             assert again.placements == [], "a second plan right after a commit is empty"
+            for shape in self.cluster.queue.by_shape:
+                assert explain.explain(self.cluster, shape)[0] != "waiting_turn", shape
         return len(plan.placements)
 
     def beat(self, name: str, agent: Agent | None = None) -> BeatOutcome | None:
@@ -215,8 +285,11 @@ class Yard:
 
     @property
     def now(self) -> Now:
-        at = _EPOCH + timedelta(seconds=self.mono)
-        return Now(self.mono, at.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+        return Now(self.mono, self._at(0))
+
+    def _at(self, later_s: float) -> str:
+        at = _EPOCH + timedelta(seconds=self.mono + later_s)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def job(self, id: str = "j", *, tenant: str = TENANT) -> Job:
         """The job, live or as its kept record has it."""
@@ -231,9 +304,9 @@ class Yard:
         assert attempt is not None
         return attempt
 
-    def held(self, id: str = "j") -> list[int]:
+    def held(self, id: str = "j", *, tenant: str = TENANT) -> list[int]:
         """Indexes of the GPUs that a job's attempt holds."""
-        attempt = self.attempt(id)
+        attempt = self.attempt(id, tenant=tenant)
         gpus = self.cluster.nodes[attempt.node].gpus
         return [gpus[granted["uuid"]].facts["index"] for granted in attempt.gpus]
 
@@ -261,10 +334,23 @@ class Yard:
         self.planner = Planner(self.cluster, BestFit(self.cluster.settings))
         self._fresh: set[JobKey] = set()
 
-    def _request(self, event: Submitted | Refused | CancelRequested) -> Outcome:
-        known = self.store.done.get((event.tenant, event.id))
-        if known is not None:
-            event = replace(event, known=cast(JobDocument, codec.decode(known)))
+    def _submission(
+        self, data: bytes, tenant: str, headers: dict[str, str] | None
+    ) -> Submitted | Refused | CancelRequested:
+        return read_submission(
+            tenant=tenant,
+            user="mia",
+            data=data,
+            headers=headers,
+            assigned_id=f"jyard0000-{self._sequence}",
+            sequence=self._sequence,
+        )
+
+    def _request(self, event: Event) -> Outcome:
+        if isinstance(event, Submitted | Refused | CancelRequested):
+            known = self.store.done.get((event.tenant, event.id))
+            if known is not None:
+                event = replace(event, known=cast(JobDocument, codec.decode(known)))
         effects = Effects()
         self._apply(event, effects)
         self._commit(effects)

@@ -4,9 +4,9 @@ The same events at the same times give the same state and effects: ids, times an
 in with them.
 """
 
-from typing import assert_never
+from typing import Any, assert_never
 
-from gpuyard.errors import Conflict, FieldFault, InvalidJob, TooLarge, UnknownThing
+from gpuyard.errors import Conflict, InvalidJob, TooLarge, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
@@ -43,8 +43,7 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             _cancel(cluster, event, now, effects)
         case NodeBeat():
             beats.apply_beat(cluster, event, now, effects)
-            if event.beat["node"] in cluster.nodes:  # it may have joined again in this turn
-                effects.forgotten.discard(event.beat["node"])
+            effects.forgotten -= cluster.nodes.keys()  # one may have joined again in this turn
         case NodeOrder():
             operations.apply_order(cluster, event, now, effects)
         case TenantApplied() | TenantDeleted():
@@ -78,18 +77,22 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         )
         _answer_repeat(event, same=is_same, now=now, effects=effects)
         return
-    if refusal := _limits_refuse(cluster, event):
+    document = cluster.tenants.get(event.tenant)
+    spec, notes = quota.with_defaults(event.spec, document)
+    shape = documents.shape_of(spec, event.tenant, document)
+    queued = cluster.queue.waiting[event.tenant]
+    if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
         reason, fault = refusal
         refused = Refused(
             event.tenant, event.user, event.id, (fault,), event.spec, event.sequence, ref=event.ref
         )
         _refuse(cluster, refused, now, effects, reason=reason)
         return
-    job, notes = _new_job(cluster, event, now)
+    job = _new_job(cluster, event, spec, shape, now)
     cluster.jobs[key] = job
     cluster.recently_done.pop(key, None)
     effects.done.pop(key, None)
-    message = "; ".join(notes) or None
+    message = "; ".join([event.note, *notes] if event.note else notes) or None
     effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user)
     effects.outcomes.append(Outcome(event.ref, key=key))
     if done is not None and done["state"] == JobState.CANCELLED:
@@ -111,34 +114,23 @@ def _may_be_replaced(done: JobDocument) -> bool:
     return not done["spec_sha256"]
 
 
-def _limits_refuse(cluster: Cluster, event: Submitted) -> tuple[EndReason, FieldFault] | None:
-    """What the tenant's document refuses at once, for good or while its queue is full."""
-    document = cluster.tenants.get(event.tenant)
-    spec, _ = quota.with_defaults(event.spec, document)
-    shape = documents.shape_of(spec, event.tenant, document)
-    queued = cluster.queue.waiting[event.tenant]
-    return quota.refusal(event.tenant, document, spec, shape, queued)
-
-
-def _new_job(cluster: Cluster, event: Submitted, now: Now) -> tuple[Job, list[str]]:
-    """The job with what its tenant's document adds, and words for the submitter."""
+def _new_job(
+    cluster: Cluster, event: Submitted, spec: dict[str, Any], shape: Shape, now: Now
+) -> Job:
     sequence = cluster.next_submit_seq
     cluster.next_submit_seq += 1
-    document = cluster.tenants.get(event.tenant)
-    spec, notes = quota.with_defaults(event.spec, document)
-    job = Job(
+    return Job(
         tenant=event.tenant,
         id=event.id,
         user=event.user,
         user_verified=event.user_verified,
         spec=spec,
         spec_sha256=event.spec_sha256,
-        shape=documents.shape_of(spec, event.tenant, document),
+        shape=shape,
         priority=int(spec.get("priority", 50)),
         submitted_at=now.at,
         submit_seq=sequence,
     )
-    return job, [event.note, *notes] if event.note else notes
 
 
 def _answer_repeat(event: Submitted, *, same: bool, now: Now, effects: Effects) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpuyard.model.node import GpuSample
 from gpuyard.model.states import HOLDING_STATES, Scheduling
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import explain, filters, ledger, quota, selection
+from gpuyard_coordinator.core import explain, ledger, quota, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.filters import NodeVerdict
@@ -48,7 +48,7 @@ def changes(cluster: Cluster, shape: Shape, found: Explanation) -> list[Change]:
 def _changes(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Change]:
     if found.code is V.QUOTA_EXCEEDED and found.hit is not None:
         yield from _within_the_limit(cluster, shape, found.hit)
-        yield from _after_own(cluster, shape)
+        yield from _after_own(cluster, shape, found)
         yield from _raised_limit(cluster, shape, [found.hit])
         return
     refusing = {name: verdict for name, verdict in found.nodes.items() if verdict is not None}
@@ -73,9 +73,6 @@ def _starts(cluster: Cluster, shape: Shape) -> bool:
     return explain.binding_limit(cluster, shape) is None and any(
         explain.why_not(cluster, node, shape) is None for node in cluster.nodes.values()
     )
-
-
-# What the submitter can ask for instead.
 
 
 def _smaller(cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]) -> Iterator[Change]:
@@ -176,9 +173,6 @@ def _fewer_lines(
         yield {"kind": "drop_node", "text": f"do not ask for node {shape.node}"}
 
 
-# What waiting brings: the ends of other jobs.
-
-
 def _after_others(
     cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]
 ) -> Iterator[Change]:
@@ -192,11 +186,8 @@ def _after_others(
     best: list[Job] | None = None
     for verdict in lacking[:_MOST_NODES]:
         node = cluster.nodes[verdict.node]
-        jobs = _enough(
-            cluster,
-            [job for job, _ in node.attempts.values()],
-            lambda n=node: _fits(cluster, n, shape),
-        )
+        holders = [job for job, _ in node.attempts.values()]
+        jobs = _enough(cluster, shape, holders, [node])
         if jobs is not None and (best is None or len(jobs) < len(best)):
             best = jobs
         if best is not None and len(best) == 1:
@@ -205,40 +196,43 @@ def _after_others(
         yield _wait_for(best)
 
 
-def _after_own(cluster: Cluster, shape: Shape) -> Iterator[Change]:
+def _after_own(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Change]:
     """The tenant's own jobs whose ends take its use below the limit."""
-    own = (job for job in cluster.jobs.values() if job.tenant == shape.tenant)
-    jobs = _enough(
-        cluster,
-        [job for job in own if job.state in HOLDING_STATES],
-        lambda: explain.binding_limit(cluster, shape) is None,
-    )
+    own = [job for job in cluster.jobs.values() if job.tenant == shape.tenant]
+    holders = _longest_first(job for job in own if job.state in HOLDING_STATES)
+    names = {job.last.node for job in holders if job.last}
+    names |= set([name for name, verdict in found.nodes.items() if verdict is None][:1])
+    nodes = [node for name in sorted(names) if (node := cluster.nodes.get(name)) is not None]
+    jobs = _enough(cluster, shape, holders, nodes)
     if jobs is not None:
-        with ledger.as_if_ended(cluster, jobs):
-            is_enough = _starts(cluster, shape)
-        if is_enough:
-            yield _wait_for(jobs)
+        yield _wait_for(jobs)
+
+
+def _longest_first(jobs: Iterable[Job]) -> list[Job]:
+    """As many as are looked at."""
+    return sorted(jobs, key=lambda job: (job.started_at or "~", job.submit_seq))[:_MOST_JOBS]
 
 
 def _enough(
-    cluster: Cluster, jobs: Iterable[Job], is_enough: Callable[[], bool]
+    cluster: Cluster, shape: Shape, jobs: Iterable[Job], nodes: Sequence[Node]
 ) -> list[Job] | None:
-    """The fewest jobs whose ends are enough: one, the longest running first, else those that hold
-    most; None where all of them are not."""
-    by_age = sorted(jobs, key=lambda job: (job.started_at or "~", job.submit_seq))[:_MOST_JOBS]
+    """The fewest jobs after whose ends one of the nodes takes the shape: one, the longest running
+    first, else those that hold most; None where not even all of them would do."""
+
+    def is_enough(ended: Sequence[Job]) -> bool:
+        with ledger.as_if_ended(cluster, ended):
+            return any(_fits(cluster, node, shape) for node in nodes)
+
+    by_age = _longest_first(jobs)
     for job in by_age:
-        with ledger.as_if_ended(cluster, [job]):
-            if is_enough():
-                return [job]
+        if is_enough([job]):
+            return [job]
     chosen = sorted(by_age, key=lambda job: -_held(job))
-    with ledger.as_if_ended(cluster, chosen):
-        if not is_enough():
-            return None
+    if not is_enough(chosen):
+        return None
     for job in reversed(list(chosen)):
         fewer = [other for other in chosen if other is not job]
-        with ledger.as_if_ended(cluster, fewer):
-            if is_enough():
-                chosen = fewer
+        chosen = fewer if is_enough(fewer) else chosen
     return chosen
 
 
@@ -259,9 +253,6 @@ def _wait_for(jobs: Sequence[Job]) -> Change:
     if limit and job.started_at:
         text += f" (started {job.started_at}, at most {limit})"
     return change | {"text": text}
-
-
-# What the operator of the tenants can do.
 
 
 def _within_the_limit(cluster: Cluster, shape: Shape, hit: quota.LimitHit) -> Iterator[Change]:
@@ -329,9 +320,6 @@ def _more_models(
                     "model": model,
                     "text": text,
                 }
-
-
-# What can be done at one node.
 
 
 def _at_node(cluster: Cluster, node: Node, shape: Shape, verdict: NodeVerdict) -> Iterator[Change]:

@@ -4,10 +4,20 @@ Every key that is unset limits nothing. Borrowing, budgets and users below a ten
 name until they can be kept.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from gpuyard.errors import FieldFault, InvalidJob
 from gpuyard.model import ids
@@ -25,6 +35,26 @@ _LATER: Final = {
     "adjust": "monitoring-driven adjustment",
     "users": "limits of users below a tenant",
 }
+_MODEL: Final = re.compile(r"[A-Za-z0-9._*-]{1,128}")
+_MOST: Final = 1_000_000_000
+
+
+def _number(value: Any) -> Any:
+    """A truth value is no number, although it would pass for one."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+def _thousandths(value: float) -> float:
+    if abs(value * 1000 - round(value * 1000)) > 1e-6:
+        raise ValueError("must be a number of GPUs with at most three decimals")
+    return value
+
+
+Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=_MOST, allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_number), Field(ge=0, le=_MOST)]
+Gpus = Annotated[Fraction, Field(le=1_000_000), AfterValidator(_thousandths)]
 
 
 class _Part(BaseModel):
@@ -34,22 +64,31 @@ class _Part(BaseModel):
 class Limits(_Part):
     """Never exceeded by the tenant as a whole."""
 
-    gpus: float | None = Field(default=None, ge=0, le=1_000_000, multiple_of=0.001)
-    gpu_memory_gib: float | None = Field(default=None, ge=0)
-    running_jobs: int | None = Field(default=None, ge=0)
-    queued_jobs: int | None = Field(default=None, ge=0)
+    gpus: Gpus | None = None
+    gpu_memory_gib: Fraction | None = None
+    running_jobs: Whole | None = None
+    queued_jobs: Whole | None = None
 
 
 class PerJob(_Part):
     """Caps and defaults of each job."""
 
-    max_gpus: float | None = Field(default=None, ge=0, multiple_of=0.001)
+    max_gpus: Gpus | None = None
     max_runtime: Seconds | None = None
     default_runtime: Seconds | None = None
-    default_gpus: int | None = Field(default=None, ge=0, le=1024)
-    default_cpus_per_gpu: float | None = Field(default=None, gt=0)
+    default_gpus: Annotated[Whole, Field(le=1024)] | None = None
+    default_cpus_per_gpu: Annotated[Fraction, Field(gt=0, le=100_000)] | None = None
     default_memory_mib_per_gpu: Mib | None = None
-    max_priority: int | None = Field(default=None, ge=0, le=100)
+    max_priority: Annotated[Whole, Field(le=100)] | None = None
+
+    @model_validator(mode="after")
+    def _defaults_are_allowed(self) -> Self:
+        """A default above its cap would refuse every job that says nothing."""
+        for default, cap in (("default_gpus", "max_gpus"), ("default_runtime", "max_runtime")):
+            given, most = getattr(self, default), getattr(self, cap)
+            if given is not None and most is not None and given > most:
+                raise ValueError(f"{default} is larger than {cap}")
+        return self
 
 
 class TenantSpec(_Part):
@@ -72,8 +111,10 @@ class TenantSpec(_Part):
     @classmethod
     def _are_models(cls, value: list[str] | None) -> list[str] | None:
         for pattern in value or []:
-            if not pattern or any(character.isspace() for character in pattern):
-                raise ValueError(f"'{pattern}' is not a model; write NVIDIA-A100* as labels do")
+            if not _MODEL.fullmatch(pattern):
+                raise ValueError(
+                    f"{pattern[:60]!r} is not a model; write NVIDIA-A100* as labels do"
+                )
         return value
 
     def normalised(self) -> dict[str, Any]:

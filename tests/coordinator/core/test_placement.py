@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuyard.model.states import Scheduling
-from gpuyard_coordinator.core import filters
+from gpuyard_coordinator.core import filters, selection
 from gpuyard_coordinator.core.explain import explain
 from gpuyard_coordinator.core.state import Shape
 from tests.support.agents import gpu_facts, gpu_uuid
@@ -56,9 +56,9 @@ def test_a_prefix_of_two_gpus_names_none() -> None:
     yard = Yard()
     yard.node("a", gpus=4)
 
-    assert filters.find_ids(yard.core_node("a"), ["GPU-0"]) is None
-    assert filters.find_ids(yard.core_node("a"), ["0", gpu_uuid("a", 0)]) is None
-    assert filters.find_ids(yard.core_node("a"), ["7"]) is None
+    assert selection.find_ids(yard.core_node("a"), ["GPU-0"]) is None
+    assert selection.find_ids(yard.core_node("a"), ["0", gpu_uuid("a", 0)]) is None
+    assert selection.find_ids(yard.core_node("a"), ["7"]) is None
 
 
 def test_a_whole_uuid_that_begins_another_names_itself() -> None:
@@ -69,7 +69,7 @@ def test_a_whole_uuid_that_begins_another_names_itself() -> None:
     agent.generation += 1
     yard.beat("a")
 
-    assert filters.find_ids(yard.core_node("a"), [short]) == [short]
+    assert selection.find_ids(yard.core_node("a"), [short]) == [short]
 
 
 def test_no_gpu_is_granted_twice_whatever_way_it_is_asked_for() -> None:

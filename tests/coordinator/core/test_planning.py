@@ -3,8 +3,10 @@
 from gpuyard.model.node import GpuLink
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.packing import BestFit, Placement, best_linked
+from gpuyard_coordinator.core.linking import best_linked
+from gpuyard_coordinator.core.packing import BestFit, Placement
 from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.quota import Left
 from gpuyard_coordinator.core.state import DOCUMENT_KIB, Shape
 from tests.support.agents import gpu_uuid
 from tests.support.yard import Yard
@@ -102,9 +104,9 @@ class CountingPlacer(BestFit):
 
     calls: list[Shape]
 
-    def place(self, shape: Shape) -> Placement | None:
+    def place(self, shape: Shape, left: Left | None = None) -> Placement | None:
         self.calls.append(shape)
-        return super().place(shape)
+        return super().place(shape, left)
 
 
 def test_impossible_jobs_cost_one_question_however_many_they_are() -> None:

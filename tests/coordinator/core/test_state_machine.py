@@ -2,7 +2,8 @@
 
 Beside the core's own books the machine keeps the world: which containers really run on which host.
 Hosts go silent, start again, or are replaced by another machine of the same name while what they
-ran goes on; the world never sees two containers of one job at a time.
+ran goes on; the world never sees two containers of one job at a time. Tenants' limits come and go,
+nodes and GPUs are cordoned, drained and forgotten; what `why` offers is tried.
 """
 
 import copy
@@ -12,13 +13,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
+from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.state import AttemptRef
-from tests.support.agents import Agent, change
+from tests.coordinator.core.following import follow
+from tests.support.agents import A100_40, RTX_4090, Agent, Card, change
 from tests.support.yard import Yard
 
 NODES = ("a", "b", "c")
 IDS = ("j0", "j1", "j2", "j3", "j4", "j5")
+TENANTS = ("default", "team-b")
 names = st.sampled_from(NODES)
 ids = st.sampled_from(IDS)
 picks = st.integers(0, 1000)
@@ -34,7 +39,9 @@ ENDS = (
 )
 specs = st.fixed_dictionaries(
     {
-        "gpus": st.sampled_from([0, 1, 1, 1, 2, "all", "device=0", "device=1,0"]),
+        "gpus": st.sampled_from(
+            [0, 1, 1, 1, 2, "all", "device=0", "device=1,0", "8GiB", "30%", "8GiB,60%", "100%"]
+        ),
         "priority": st.sampled_from([10, 50, 50, 90]),
         "retries": st.sampled_from([0, 5, 5, {"max": 1, "when": ["user", "platform"]}]),
     },
@@ -42,8 +49,35 @@ specs = st.fixed_dictionaries(
         "cpus": st.sampled_from([1, 3, 100]),
         "memory_mib": st.sampled_from([1024, 4096]),
         "node": names,
+        "where": st.lists(
+            st.sampled_from(["gpu-memory>=40", "gpu-name!=*A100*", "zone=x", "node!=a", "!zone"]),
+            max_size=2,
+            unique=True,
+        ).filter(lambda lines: not {"zone=x", "!zone"} <= set(lines)),
+        "prefer": st.sampled_from([["gpu-memory>=40"], ["zone=x", "gpu-name=*4090"]]),
+        "tolerate": st.sampled_from([["cordon"], ["cordon:repair"]]),
     },
 )
+tenants = st.fixed_dictionaries(
+    {
+        "limits": st.fixed_dictionaries(
+            {},
+            optional={
+                "gpus": st.sampled_from([0.5, 1, 2, 3, 8]),
+                "gpu_memory_gib": st.sampled_from([8, 30, 50, 100]),
+                "running_jobs": st.sampled_from([0, 1, 2, 5]),
+                "queued_jobs": st.sampled_from([1, 3]),
+            },
+        ),
+        "per_job": st.sampled_from([{}, {}, {"max_gpus": 1}, {"max_gpus": 0.5}]),
+        "models": st.sampled_from([None, None, ["*4090"], ["nvidia-a100*"]]),
+        "share_across_tenants": st.booleans(),
+    }
+)
+
+
+def tenant_of(id: str) -> str:
+    return TENANTS[int(id[1:]) % 2]
 
 
 class YardMachine(RuleBasedStateMachine):
@@ -58,16 +92,21 @@ class YardMachine(RuleBasedStateMachine):
         """As the loop does; else events gather until the next plan."""
         self.starts_at_once = True
         """As agents do; they tell it with their next beat."""
-        self.cancelled: set[str] = set()
+        self.cancelled: set[JobKey] = set()
         self.machines = 0
 
     @initialize(
-        gpus=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+        cards=st.lists(
+            st.lists(st.sampled_from([RTX_4090, RTX_4090, A100_40]), min_size=1, max_size=4),
+            min_size=3,
+            max_size=3,
+        ),
         jobs=st.lists(specs, min_size=3, max_size=3),
     )
-    def fleet(self, gpus: list[int], jobs: list[dict[str, Any]]) -> None:
-        for name, count in zip(NODES, gpus, strict=True):
-            self.yard.node(name, gpus=count, cpus=4.0, memory_mib=8192)
+    def fleet(self, cards: list[list[Card]], jobs: list[dict[str, Any]]) -> None:
+        for name, held in zip(NODES, cards, strict=True):
+            labels = {"zone": "x"} if name == "b" else {}
+            self.yard.node(name, cards=held, cpus=4.0, memory_mib=8192, labels=labels)
         for id, spec in zip(IDS, jobs, strict=False):
             self.submit(id, spec)
         for name in NODES:
@@ -77,7 +116,7 @@ class YardMachine(RuleBasedStateMachine):
     def submit(self, id: str, spec: dict[str, Any], is_crossed: bool = False) -> None:
         """A job comes; beats that were sent before may arrive after what it led to."""
         sent = copy.deepcopy(self.yard.agents)
-        self.yard.submit(id, **spec)
+        self.yard.submit(id, tenant=tenant_of(id), **spec)
         self._plan()
         for name, agent in sent.items() if is_crossed else ():
             self.yard.agents[name].seq += 1
@@ -110,9 +149,11 @@ class YardMachine(RuleBasedStateMachine):
 
     @rule(id=ids)
     def cancel(self, id: str) -> None:
-        if ("default", id) not in self.yard.store.done:
-            self.cancelled.add(id)
-        self.yard.cancel(id)
+        key = (tenant_of(id), id)
+        record = self.yard.store.done.get(key)
+        if record is None or not self.yard.done(id, tenant=key[0])["spec_sha256"]:
+            self.cancelled.add(key)
+        self.yard.cancel(id, tenant=key[0])
 
     @rule(limit=st.sampled_from([1, 2, 100, 100, 100]))
     def plan(self, limit: int) -> None:
@@ -178,7 +219,8 @@ class YardMachine(RuleBasedStateMachine):
         report = agent.reports[key]
         at = self.yard.now.at
         if key in agent.stops:
-            change(report, state="ended", reason="cancelled", exit_code=143, ended_at=at)
+            why = agent.stops[key]
+            change(report, state="ended", reason=why, exit_code=143, ended_at=at)
         elif report["state"] == "accepted" and pick % 3:
             change(report, state="running", started_at=at, container_id="c")
             self.running[key] = f"{agent.machine_id}/{agent.boot_id}"
@@ -237,6 +279,66 @@ class YardMachine(RuleBasedStateMachine):
         agent.facts["labels"]["n"] = str(agent.generation)
         agent.generation += 1
 
+    @rule(tenant=st.sampled_from(TENANTS), document=tenants)
+    def limits_change(self, tenant: str, document: dict[str, Any]) -> None:
+        """At once and ending nothing."""
+        held = {key for key, job in self.yard.cluster.jobs.items() if job.state != "queued"}
+        assert self.yard.tenant(tenant, **document).error is None
+        assert all(self.yard.cluster.jobs[key].state != "queued" for key in held)
+        self._plan()
+
+    @rule(tenant=st.sampled_from(TENANTS))
+    def limits_go(self, tenant: str) -> None:
+        outcome = self.yard.delete_tenant(tenant)
+        is_used = any(key[0] == tenant for key in self.yard.cluster.jobs)
+        assert outcome.error is None or is_used or tenant not in self.yard.cluster.tenants
+        self._plan()
+
+    @rule(
+        name=names,
+        gpu=st.sampled_from([None, "0", "1"]),
+        reason=st.sampled_from([None, "repair", "mine"]),
+    )
+    def cordon(self, name: str, gpu: str | None, reason: str | None) -> None:
+        self.yard.cordon(name, gpu, reason=reason)
+
+    @rule(name=names, gpu=st.sampled_from([None, None, "0", "1"]))
+    def uncordon(self, name: str, gpu: str | None) -> None:
+        self.yard.uncordon(name, gpu)
+        self._plan()
+
+    @rule(name=names, after_s=st.sampled_from([None, 0.0, 5.0]))
+    def drain(self, name: str, after_s: float | None) -> None:
+        self.yard.drain(name, after_s=after_s)
+
+    @rule(name=names)
+    def forget(self, name: str) -> None:
+        """A host that died, as did all that had its name before, and was silent for long; should
+        it start again, it joins anew."""
+        if name not in self.yard.cluster.nodes:
+            return
+        self.host_restarts(name, remembers=False)
+        own = f"machine-{name}"
+        self.running = {key: at for key, at in self.running.items() if not at.startswith(own)}
+        self.time_passes(31.0, {name})
+        assert self.yard.forget(name).error is None
+        assert not any(
+            job.last and job.last.node == name and job.state != "queued"
+            for job in self.yard.cluster.jobs.values()
+        )
+        self._plan()
+
+    @rule(pick=picks)
+    def an_offered_change_starts_the_job(self, pick: int) -> None:
+        """In another yard that is the same but for it, where nobody else waits."""
+        self.yard.plan()
+        jobs = self.yard.cluster.jobs
+        waiting = sorted(key for key, job in jobs.items() if job.state is JobState.QUEUED)
+        if waiting:
+            tenant, id = waiting[pick % len(waiting)]
+            for offered in self.yard.why(id, tenant=tenant)["changes"]:
+                follow(self.yard, offered, id, tenant=tenant)
+
     @rule()
     def leader_changes(self) -> None:
         self.yard.check_replay()
@@ -247,10 +349,11 @@ class YardMachine(RuleBasedStateMachine):
     def everything_comes_again(self) -> None:
         """Submissions are delivered at least once: no ended job runs again."""
         for tenant, id in sorted(self.yard.store.done):
-            if not self.yard.done(id)["spec_sha256"]:
+            done = self.yard.done(id, tenant=tenant)
+            if not done["spec_sha256"]:
                 continue
-            spec = {key: value for key, value in self.yard.done(id)["spec"].items() if value}
-            outcome = self.yard.submit(id, **spec)
+            spec = {key: value for key, value in done["spec"].items() if value}
+            outcome = self.yard.submit(id, tenant=tenant, **spec)
             assert outcome.error is None
             assert (tenant, id) not in self.yard.cluster.jobs
 
@@ -265,14 +368,15 @@ class YardMachine(RuleBasedStateMachine):
             ends = [e for e in told if e["kind"] in ("succeeded", "failed", "cancelled")]
             is_live = key in self.yard.cluster.jobs
             assert len(ends) == (0 if is_live else 1)
-            assert (key in self.yard.store.done) == (not is_live)
+            is_done = key in self.yard.store.done and self.yard.done(key[1], tenant=key[0])
+            assert bool(is_done and is_done["spec_sha256"]) == (not is_live)
             assert (key in self.yard.store.jobs) == is_live
 
     @invariant()
     def nothing_follows_a_cancel(self) -> None:
         """From its cancel on, a job is on its way to an end."""
-        for id in self.cancelled:
-            job = self.yard.cluster.jobs.get(("default", id))
+        for key in self.cancelled:
+            job = self.yard.cluster.jobs.get(key)
             assert job is None or job.state == "stopping"
 
     def teardown(self) -> None:
