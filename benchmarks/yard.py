@@ -33,6 +33,7 @@ class Yard:
         self.node = ""
         """The name of its node, once it is ready."""
         self._directory = directory
+        self._config = directory / "coordinator.toml"
         self._agent_settings = agent
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -56,9 +57,8 @@ class Yard:
     def __enter__(self) -> Self:
         self.server.start()
         try:
-            config = self._directory / "coordinator.toml"
-            config.write_text(f"store_max_gib = {STORE_GIB}\n")
-            self._spawn("gpuyard_coordinator", {}, "--config", str(config))
+            self._config.write_text(f"store_max_gib = {STORE_GIB}\n")
+            self.start_coordinator()
             own = {"GPUYARD_DIR": str(self._directory / "agent")}
             self._spawn("gpuyard_agent", own | dict(self._agent_settings))
             self.node = self._wait_for_node()
@@ -86,6 +86,16 @@ class Yard:
                 process.wait()
         self._processes.clear()
         self.server.stop()
+
+    def start_coordinator(self) -> None:
+        """Starts it; it is not waited for."""
+        self._spawn("gpuyard_coordinator", {}, "--config", str(self._config))
+
+    def kill_coordinator(self) -> None:
+        """kill -9, and gone when this returns."""
+        process = self._processes.pop("gpuyard_coordinator")
+        process.kill()
+        process.wait()
 
     def _spawn(self, module: str, settings: Mapping[str, str], *arguments: str) -> None:
         with (self._directory / f"{module}.log").open("ab") as log:

@@ -240,6 +240,8 @@ NODE_DOCUMENT: Final[NodeDocument] = {
     "boot_id": "c2d3",
     "scheduling": "cordoned",
     "scheduling_reason": "new fans",
+    "drain_deadline_at": "2026-06-01T12:00:00.000Z",
+    "cordons": {"GPU-11111111-2222-3333-4444-555555555555": ["fan", "2026-06-01T10:00:00.000Z"]},
     "facts": _FACTS,
     "generation": 4,
     "last_beat_at": _AT,

@@ -60,7 +60,7 @@ def signal_message(code: int) -> str | None:
         name = f" ({signal.Signals(number).name})"
     except ValueError:
         name = ""
-    return f"killed by signal {number}{name} from outside the yard; cause unknown"
+    return f"killed by signal {number}{name}, not by the yard; cause unknown"
 
 
 def _ended_before(exit: Exit, intent: Intent) -> bool:

@@ -18,7 +18,7 @@ def test_a_code_by_itself_is_an_exit(code: int) -> None:
 def test_a_signal_from_outside_is_named_and_its_cause_not_guessed(code: int, name: str) -> None:
     result = judge(exited(code), None)
     assert (result.reason, result.exit_code) == ("exited", code)
-    assert result.message == f"killed by signal {name} from outside the yard; cause unknown"
+    assert result.message == f"killed by signal {name}, not by the yard; cause unknown"
 
 
 @pytest.mark.parametrize("code", [0, 128, 200, 255])
