@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks import machine
 from benchmarks.report import Result, Unmeasurable
 
-NAMES: Final = ("dispatch", "container", "footprint", "wanted_store")
+NAMES: Final = ("dispatch", "container", "footprint", "wanted_store", "reads", "restart")
 Progress = Callable[[str], None]
 
 

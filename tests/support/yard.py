@@ -206,7 +206,8 @@ class Yard:
             job = self.cluster.jobs[placement.tenant, placement.job]
             assert explain.binding_limit(self.cluster, job.shape) is None
             node = self.cluster.nodes[placement.node]
-            assert explain.why_not(self.cluster, node, job.shape) is None
+            verdict = explain.why_not(self.cluster, node, job.shape)
+            assert verdict is None, (job.key, verdict)
             self._apply(placement, effects)
             soundness.check_limits(self.cluster, job)
             soundness.check_neighbours(self.cluster, job)

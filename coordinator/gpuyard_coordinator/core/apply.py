@@ -42,8 +42,7 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
         case CancelRequested():
             _cancel(cluster, event, now, effects)
         case NodeBeat():
-            beats.apply_beat(cluster, event, now, effects)
-            effects.forgotten -= cluster.nodes.keys()  # one may have joined again in this turn
+            _take_beat(cluster, event, now, effects)
         case NodeOrder():
             operations.apply_order(cluster, event, now, effects)
         case TenantApplied() | TenantDeleted():
@@ -60,6 +59,17 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             operations.judge_drains(cluster, now, effects)
         case _:
             assert_never(event)
+
+
+def _take_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) -> None:
+    name = event.beat["node"]
+    known = cluster.nodes.get(name)
+    instance = known.instance if known is not None else None
+    beats.apply_beat(cluster, event, now, effects)
+    effects.forgotten.discard(name)  # it may have joined again in this turn
+    if cluster.nodes[name].instance != instance:
+        # Another agent has to prove itself first: the placer must not think the node as it was.
+        cluster.nodes_changed.add(name)
 
 
 def _done(cluster: Cluster, tenant: str, id: str, known: JobDocument | None) -> JobDocument | None:

@@ -14,7 +14,7 @@ V = VerdictCode
 _WITH_NUMBERS: Final = frozenset(
     {V.INSUFFICIENT_GPUS, V.INSUFFICIENT_GPU_MEMORY, V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY}
 )
-MOST_LOOKS: Final = 20_000
+MOST_LOOKS: Final = 10_000
 """Nodes looked at for one answer or one turn; more would hold up the beats behind it."""
 
 
@@ -49,12 +49,14 @@ def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
         is_impossible = hit.is_impossible or not is_possible
         return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit), hit, is_impossible, found)
     code, message = _words(found, is_possible)
-    hits = (
+    masked = (
         limit_on(cluster, cluster.nodes[name], shape)
         for name, verdict in found.items()
         if verdict is not None and verdict.code is V.QUOTA_ON_MODEL
     )
-    return Explanation(code, message, next(hits, None), not is_possible, found)
+    hits = [hit for hit in masked if hit is not None]
+    nearest = min(hits, key=lambda hit: hit.used + hit.asked - hit.max, default=None)
+    return Explanation(code, message, nearest, not is_possible, found)
 
 
 @dataclass(slots=True)

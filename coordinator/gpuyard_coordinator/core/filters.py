@@ -167,8 +167,8 @@ def fits_in_order(node: Node, fits: frozenset[str]) -> list[str]:
 
 def _is_free(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
     return (
-        is_sampled(node)
-        and gpu.free_milli == WHOLE_GPU_MILLI
+        gpu.free_milli == WHOLE_GPU_MILLI
+        and is_sampled(node)
         and not is_cordoned(gpu, shape)
         and gpu_block(gpu, settings) is None
     )
@@ -176,8 +176,9 @@ def _is_free(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
 
 def _takes(node: Node, uuid: str, shape: Shape, settings: Settings) -> bool:
     gpu = node.gpus[uuid]
-    is_well = is_sampled(node) and not is_cordoned(gpu, shape) and not gpu_block(gpu, settings)
-    return is_well and _has_share(node, gpu, shape)
+    if not gpu.free_milli or not is_sampled(node) or is_cordoned(gpu, shape):
+        return False
+    return gpu_block(gpu, settings) is None and _has_share(node, gpu, shape)
 
 
 def _has_share(node: Node, gpu: Gpu, shape: Shape) -> bool:
@@ -229,6 +230,8 @@ def _why_no_share(
     faults: Counter[VerdictCode] = Counter()
     left_mib, left_milli, asked_milli = 0, 0, _core_milli(shape)
     for gpu in gpus:
+        if not gpu.free_milli:
+            continue
         fault = V.NODE_CORDONED if is_cordoned(gpu, shape) else gpu_block(gpu, settings)
         if fault is not None:
             faults.update([fault] if _has_share(node, gpu, shape) else [])

@@ -1,7 +1,8 @@
 """Where a job goes. The placer is incremental: it hears which nodes changed, never scans for them.
 
 `BestFit` places a job on the node that is left with the fewest free GPUs, ties by name, so that
-large requests keep whole nodes; a share on the fullest GPU that takes it.
+large requests keep whole nodes; a share on a GPU that is shared already if one takes it, and
+there on the fullest of its node.
 """
 
 from bisect import bisect_left, insort
@@ -63,6 +64,8 @@ class _Room:
     """Shares reserved in this plan, by UUID."""
     free: int = 0
     """GPUs that are free as a whole; the level that the room is filed under."""
+    is_shared: bool = False
+    """True if a GPU has room beside what is granted of it."""
 
     def count_free(self) -> int:
         return sum(milli == WHOLE_GPU_MILLI for milli in self.free_milli.values())
@@ -74,6 +77,8 @@ class BestFit:
     _rooms: dict[str, _Room] = field(default_factory=dict)
     _by_free: dict[int, list[str]] = field(default_factory=dict)
     """Names of nodes by their number of free GPUs, each list sorted."""
+    _shared: list[str] = field(default_factory=list)
+    """Names of nodes with a GPU of which a part is granted, sorted."""
     _grew: bool = False
 
     def node_changed(self, node: Node) -> None:
@@ -107,30 +112,38 @@ class BestFit:
         return grew
 
     def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
-        best: tuple[int, _Room, list[str]] | None = None
-        for room in self._candidates(shape):
-            chosen = _choose(room, shape, left) if _has_room(room, shape) else None
+        placement = None
+        if shape.is_share and not shape.prefer:
+            placement = self._best(shape, left, opens=False)
+        placement = placement or self._best(shape, left, opens=True)
+        if placement is not None:
+            self._book(shape, placement, -1)
+        return placement
+
+    def _best(self, shape: Shape, left: quota.Left | None, *, opens: bool) -> Placement | None:
+        """Without `opens` a share finds room only on GPUs that are shared already."""
+        best: tuple[int, Placement] | None = None
+        for room in self._candidates(shape, self._shared if not opens else None):
+            chosen = _choose(room, shape, left, opens=opens) if _has_room(room, shape) else None
             if chosen is None:
                 continue
             liked = selection.preference(room.node, shape, chosen) if shape.prefer else 0
             if best is None or liked > best[0]:
-                best = (liked, room, chosen)
+                best = (liked, Placement(room.node.name, tuple(chosen)))
             if liked == len(shape.prefer):
                 break
-        if best is None:
-            return None
-        _, room, chosen = best
-        placement = Placement(room.node.name, tuple(chosen))
-        self._book(shape, placement, -1)
-        return placement
+        return best[1] if best is not None else None
 
     def release(self, shape: Shape, placement: Placement) -> None:
         self._book(shape, placement, 1)
 
-    def _candidates(self, shape: Shape) -> Iterator[_Room]:
-        """Rooms that may do, from the one with the fewest free GPUs up, each level by name."""
+    def _candidates(self, shape: Shape, among: list[str] | None) -> Iterator[_Room]:
+        """Rooms that may do: those named, or from the one with the fewest free GPUs up, each level
+        by name."""
         if shape.node is not None:
             names = iter([shape.node] if shape.node in self._rooms else [])
+        elif among is not None:
+            names = iter(among)
         else:
             least = len(shape.gpu_ids) or shape.gpus or int(shape.all_gpus)
             levels = sorted(level for level in self._by_free if level >= least)
@@ -164,6 +177,9 @@ class BestFit:
         room.free = room.count_free()
         self._rooms[room.node.name] = room
         insort(self._by_free.setdefault(room.free, []), room.node.name)
+        room.is_shared = any(0 < milli < WHOLE_GPU_MILLI for milli in room.free_milli.values())
+        if room.is_shared:
+            insort(self._shared, room.node.name)
 
     def _take_out(self, name: str) -> None:
         room = self._rooms.pop(name, None)
@@ -173,6 +189,8 @@ class BestFit:
         del names[bisect_left(names, name)]
         if not names:
             del self._by_free[room.free]
+        if room.is_shared:
+            del self._shared[bisect_left(self._shared, name)]
 
 
 def _has_grown(old: _Room, new: _Room) -> bool:
@@ -194,7 +212,7 @@ def _has_room(room: _Room, shape: Shape) -> bool:
     return room.document_kib >= shape.document_kib
 
 
-def _choose(room: _Room, shape: Shape, left: quota.Left | None) -> list[str] | None:
+def _choose(room: _Room, shape: Shape, left: quota.Left | None, *, opens: bool) -> list[str] | None:
     """The devices of a room that a shape would get, or None."""
     fits = selection.matching(room.node, shape)
     if fits is None:
@@ -204,6 +222,8 @@ def _choose(room: _Room, shape: Shape, left: quota.Left | None) -> list[str] | N
     gpus = room.node.gpus
     usable = [u for u in room.free_milli if u in fits and not filters.is_cordoned(gpus[u], shape)]
     if shape.is_share:
+        if not opens:
+            usable = [uuid for uuid in usable if room.free_milli[uuid] < WHOLE_GPU_MILLI]
         return _choose_share(room, shape, usable, left)
     free = [uuid for uuid in usable if room.free_milli[uuid] == WHOLE_GPU_MILLI]
     chosen = _choose_whole(room.node, shape, free)

@@ -9,11 +9,11 @@ from gpuyard_coordinator.core import selection
 from tests.support.agents import A100_80, H200, RTX_4090, Card, gpu_uuid
 from tests.support.yard import Yard
 
-FREE = "its turn is next"
+NEVER = "; no known node could ever hold it"
 
 
 def fleet() -> Yard:
-    """`a100`: 2 × 80 GB, CUDA 12.2; `mixed`: 4090, H200, 4090, CUDA 12.8; `rtx`: 2 × 24 GB, 11.8."""
+    """`a100`: two of 80 GB, CUDA 12.2; `mixed`: 4090, H200, 4090, 12.8; `rtx`: two 4090, 11.8."""
     yard = Yard()
     yard.node("a100", cards=[A100_80] * 2, cuda="12.2", driver="535.183.01", labels={"zone": "a"})
     cards = [RTX_4090, H200, RTX_4090]
@@ -67,14 +67,10 @@ def test_each_form_of_gpus(gpus: str | None, node: str, indexes: list[int]) -> N
 @pytest.mark.parametrize(
     ("gpus", "words"),
     [
-        ("4", "3 insufficient_gpus (asked 4, most free 3); no known node could ever hold it"),
-        ("device=3", "3 where_mismatch; no known node could ever hold it"),
-        ("GPU-ffffffff", "3 where_mismatch; no known node could ever hold it"),
-        (
-            "200GiB",
-            "3 insufficient_gpu_memory (asked 204800, most free 143771); "
-            "no known node could ever hold it",
-        ),
+        ("4", "3 insufficient_gpus (asked 4, most free 3)" + NEVER),
+        ("device=3", "3 where_mismatch" + NEVER),
+        ("GPU-ffffffff", "3 where_mismatch" + NEVER),
+        ("200GiB", "3 insufficient_gpu_memory (asked 204800, most free 143771)" + NEVER),
     ],
 )
 def test_what_no_node_has_waits_with_counts(gpus: str, words: str) -> None:

@@ -75,24 +75,32 @@ def test_shares_fill_one_gpu_before_the_next_and_never_beyond() -> None:
         "0/1 nodes fit: 1 insufficient_gpu_memory (asked 16384, most free 8192)"
     )
     gpus = yard.core_node("a").gpus.values()
-    assert [gpu.free_milli for gpu in gpus] == [200, 332]
+    assert [gpu.free_milli for gpu in gpus] == [200, 333]
     yard.end("j0", exit_code=0)
     assert yard.plan() == 1
 
 
-def test_the_fullest_gpu_of_the_fullest_node_takes_a_share() -> None:
+def test_a_share_opens_no_gpu_while_one_that_is_shared_takes_it() -> None:
     yard = Yard()
-    yard.node("a", gpus=2)
-    yard.node("b", gpus=1)
-    yard.submit("one", gpus="30%", node="a")
-    yard.submit("two", gpus="30%")
-    yard.submit("three", gpus="30%")
-    yard.plan()
+    yard.node("a", gpus=1)
+    yard.node("b", gpus=4)
+    for id, spec in (
+        ("one", {"node": "b"}),
+        ("two", {}),
+        ("three", {}),
+        ("four", {}),
+        ("five", {"prefer": ["node=b"]}),
+    ):
+        yard.submit(id, gpus="30%", **spec)
+        yard.plan()
 
-    assert [yard.attempt(id).node for id in ("one", "two", "three")] == ["a", "b", "b"]
-    yard.submit("whole", gpus=1)
+    places = [(yard.attempt(id).node, yard.held(id)) for id in ("one", "two", "three")]
+    assert places == [("b", [0])] * 3
+    assert yard.attempt("four").node == "a", "then the node with the fewest free GPUs"
+    assert (yard.attempt("five").node, yard.held("five")) == ("b", [1])
+    yard.submit("six", gpus="10%")
     yard.plan()
-    assert (yard.attempt("whole").node, yard.held("whole")) == ("a", [1])
+    assert (yard.attempt("six").node, yard.held("six")) == ("a", [0])
 
 
 def test_a_whole_gpu_is_never_granted_beside_a_share() -> None:
@@ -190,6 +198,7 @@ def test_a_cordoned_gpu_and_an_old_sample_take_no_share_and_say_why() -> None:
     assert yard.states("j", "k") == ["queued", "assigned"]
     assert yard.events("j")[-1]["data"]["code"] == "node_cordoned"
     yard.uncordon("a", "0")
+    yard.mono += 2  # an explanation is kept for a second
     agent.sample_age_s = None
     yard.beat("a")
     yard.submit("l", gpus="8GiB")

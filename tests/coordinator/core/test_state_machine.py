@@ -92,6 +92,8 @@ class YardMachine(RuleBasedStateMachine):
         """As the loop does; else events gather until the next plan."""
         self.starts_at_once = True
         """As agents do; they tell it with their next beat."""
+        self.stale: set[AttemptRef] = set()
+        """Attempts that their host had accepted and not started when it restarted."""
         self.cancelled: set[JobKey] = set()
         self.machines = 0
 
@@ -209,8 +211,8 @@ class YardMachine(RuleBasedStateMachine):
 
     def _step(self, agent: Agent, key: AttemptRef, pick: int) -> None:
         report = agent.reports[key]
-        if report["state"] == "ended":
-            return
+        if report["state"] == "ended" or key in self.stale:
+            return  # no agent starts in one boot what it accepted in another
         self._go_on_with(agent, key, pick)
         if agent.reports[key]["state"] == "ended":
             self.running.pop(key, None)
@@ -244,7 +246,9 @@ class YardMachine(RuleBasedStateMachine):
         self.running = {key: at for key, at in self.running.items() if at != host}
         if remembers:
             agent.reports = kept
-            for report in kept.values():
+            for key, report in kept.items():
+                if report["state"] == "accepted":
+                    self.stale.add(key)
                 if report["state"] == "running":
                     change(report, state="ended", reason="runtime_lost", ended_at=self.yard.now.at)
 

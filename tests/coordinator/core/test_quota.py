@@ -1,0 +1,452 @@
+"""Tenants' hard limits: refused or waiting, never exceeded, let go in the turn of a release."""
+
+from typing import Any
+
+import pytest
+
+from gpuyard.errors import InvalidJob
+from gpuyard_coordinator import reads
+from gpuyard_coordinator.core import quota
+from gpuyard_coordinator.core.cluster import Use
+from gpuyard_coordinator.core.state import Shape
+from tests.support.agents import A100_40, A100_80, RTX_4090
+from tests.support.yard import Yard
+
+
+def yard_of(gpus: int = 8, **document: Any) -> Yard:
+    yard = Yard()
+    yard.tenant(**document)
+    yard.node("a", gpus=gpus)
+    return yard
+
+
+def refused(yard: Yard, **spec: Any) -> tuple[str, str, str]:
+    """(reason, field, message) of a refusal, as record, event and answer have it."""
+    outcome = yard.submit("j", **spec)
+    assert isinstance(outcome.error, InvalidJob)
+    (fault,) = outcome.error.faults
+    record, event = yard.done("j"), yard.story.rejected[-1]
+    assert (record["state"], record["reason"]) == ("failed", event["reason"])
+    assert event["data"]["errors"] == [fault.as_dict()]
+    assert fault.code == record["reason"]
+    assert record["message"] == str(fault)
+    assert ("default", "j") not in yard.cluster.jobs
+    return str(record["reason"]), fault.field, fault.message
+
+
+@pytest.mark.parametrize(
+    ("document", "spec", "field", "message"),
+    [
+        (
+            {"limits": {"gpus": 4}},
+            {"gpus": 5},
+            "gpus",
+            "5 asked, limits.gpus of tenant default is 4",
+        ),
+        (
+            {"per_job": {"max_gpus": 2}},
+            {"gpus": "device=0,1,2"},
+            "gpus",
+            "3 asked, per_job.max_gpus of tenant default is 2",
+        ),
+        (
+            {"limits": {"gpus": 0.3}},
+            {"gpus": "30.1%"},
+            "gpus",
+            "0.301 asked, limits.gpus of tenant default is 0.3",
+        ),
+        (
+            {"limits": {"gpus": 0}},
+            {"gpus": "8GiB"},
+            "gpus",
+            "0 asked, limits.gpus of tenant default is 0",
+        ),
+        (
+            {"limits": {"gpus": 0.5}},
+            {"gpus": "all"},
+            "gpus",
+            "1 asked, limits.gpus of tenant default is 0.5",
+        ),
+        (
+            {"limits": {"gpu_memory_gib": 8}},
+            {"gpus": "9GiB"},
+            "gpus",
+            "9216 MiB asked, limits.gpu_memory_gib of tenant default is 8",
+        ),
+        (
+            {"limits": {"gpu_memory_gib": 0}},
+            {"gpus": 1},
+            "gpus",
+            "0 MiB asked, limits.gpu_memory_gib of tenant default is 0",
+        ),
+        (
+            {"models": []},
+            {"gpus": 1},
+            "gpus",
+            "models of tenant default is empty: it may use no GPU",
+        ),
+        ({"limits": {"running_jobs": 0}}, {}, "", "limits.running_jobs of tenant default is 0"),
+        (
+            {"per_job": {"max_runtime": "2h"}},
+            {"max_runtime": "3h"},
+            "max_runtime",
+            "10800s asked, per_job.max_runtime of tenant default is 7200s",
+        ),
+    ],
+)
+def test_what_only_an_edit_could_cure_is_refused_at_once(
+    document: dict[str, Any], spec: dict[str, Any], field: str, message: str
+) -> None:
+    yard = yard_of(**document)
+
+    assert refused(yard, **spec) == ("quota_impossible", field, message)
+
+
+def test_a_refused_job_may_come_again_once_the_tenant_was_edited() -> None:
+    yard = yard_of(limits={"gpus": 1})
+    refused(yard, gpus=2)
+
+    yard.tenant(limits={"gpus": 2})
+    assert yard.submit("j", gpus=2).error is None
+
+    assert yard.plan() == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "spec"),
+    [
+        ({"limits": {"gpus": 4}}, {"gpus": 4}),
+        ({"limits": {"gpus": 0.3}}, {"gpus": "30%"}),
+        ({"limits": {"gpus": 0}}, {}),
+        ({"models": []}, {}),
+        ({"limits": {"gpu_memory_gib": 8}}, {"gpus": "8GiB"}),
+        ({"limits": {"running_jobs": 1}}, {"gpus": 8}),
+        ({"per_job": {"max_runtime": "2h"}}, {"max_runtime": "2h"}),
+        ({"limits": {"queued_jobs": 1}}, {}),
+    ],
+)
+def test_what_is_just_within_the_limits_starts(
+    document: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    yard = yard_of(**document)
+    yard.submit("j", **spec)
+
+    assert yard.plan() == 1
+
+
+def test_a_full_queue_refuses_until_it_has_room() -> None:
+    yard = Yard()
+    yard.tenant(limits={"queued_jobs": 2})
+    for id in ("one", "two"):
+        yard.submit(id, gpus=1)
+    assert refused(yard, gpus=1) == (
+        "queue_full",
+        "",
+        "tenant default has 2 queued jobs, its limit is 2",
+    )
+    assert yard.submit("theirs", tenant="other").error is None
+
+    yard.cancel("one")
+
+    assert yard.submit("j", gpus=1).error is None
+
+
+def test_four_of_five_jobs_run_and_the_fifth_starts_with_the_release() -> None:
+    yard = yard_of(limits={"gpus": 4})
+    for number in range(5):
+        yard.submit(f"j{number}", gpus=1)
+    yard.plan()
+    assert yard.states("j3", "j4") == ["assigned", "queued"]
+    event = yard.events("j4")[-1]
+    assert event["data"] == {"code": "quota_exceeded"}
+    assert event["message"] == "quota: gpus of tenant default: 4 of 4 used, 1 asked"
+    verdict = yard.why("j4")["verdict"]
+    assert verdict is not None and verdict["limit"] == {
+        "scope": "tenant default",
+        "name": "gpus",
+        "used": 4,
+        "asked": 1,
+        "max": 4,
+    }
+
+    yard.end("j0", exit_code=0)
+
+    assert yard.plan() == 1, "in the same turn"
+    assert yard.states("j4") == ["assigned"]
+
+
+@pytest.mark.parametrize(
+    ("document", "spec", "runs", "words"),
+    [
+        (
+            {"limits": {"running_jobs": 2}},
+            {"gpus": 0},
+            2,
+            "running_jobs of tenant default: 2 of 2 used, 1 asked",
+        ),
+        (
+            {"limits": {"gpu_memory_gib": 50}},
+            {"gpus": 1},
+            2,
+            "gpu_memory_gib of tenant default: 47.9766 of 50 used, 23.9883 asked",
+        ),
+        (
+            {"limits": {"gpu_memory_gib": 20}},
+            {"gpus": "8GiB"},
+            2,
+            "gpu_memory_gib of tenant default: 16 of 20 used, 8 asked",
+        ),
+        (
+            {"limits": {"gpus": 0.7}},
+            {"gpus": "8GiB"},
+            2,
+            "gpus of tenant default: 0.668 of 0.7 used, 0.334 asked",
+        ),
+        (
+            {"limits": {"gpus": 1}},
+            {"gpus": "33.3%"},
+            3,
+            "gpus of tenant default: 0.999 of 1 used, 0.333 asked",
+        ),
+    ],
+)
+def test_each_limit_lets_so_many_run_and_names_itself(
+    document: dict[str, Any], spec: dict[str, Any], runs: int, words: str
+) -> None:
+    yard = yard_of(**document)
+    for number in range(5):
+        yard.submit(f"j{number}", **spec)
+
+    assert yard.plan() == runs
+    assert yard.events("j4")[-1]["message"] == f"quota: {words}"
+    yard.end("j1", exit_code=0)
+    assert yard.plan() == 1
+    yard.check_replay()
+    yard.restart()
+    yard.beat("a")
+    assert yard.plan() == 0
+
+
+def test_a_large_gpu_that_the_limit_does_not_allow_leaves_the_small_one() -> None:
+    yard = Yard()
+    yard.tenant(limits={"gpu_memory_gib": 60})
+    yard.node("big", cards=[A100_80])
+    yard.node("wide", cards=[A100_80, RTX_4090, A100_40])
+    yard.submit("j", gpus=1)
+    yard.submit("k", gpus=1)
+    yard.submit("l", gpus=1)
+    yard.plan()
+
+    assert (yard.attempt("j").node, yard.held("j")) == ("wide", [1])
+    assert yard.states("k", "l") == ["queued", "queued"]
+    assert yard.events("k")[-1]["message"] == "0/2 nodes fit: 2 quota_on_model"
+
+
+def test_nodes_whose_gpus_the_limit_does_not_allow_say_so() -> None:
+    yard = Yard()
+    yard.tenant(limits={"gpu_memory_gib": 30})
+    yard.node("big", cards=[A100_80])
+    yard.node("small", cards=[RTX_4090])
+    yard.submit("theirs", tenant="other", gpus=1, node="small")
+    yard.submit("j", gpus=1)
+    yard.plan()
+
+    assert yard.events("j")[-1]["message"] == (
+        "0/2 nodes fit: 1 insufficient_gpus (asked 1, most free 0), 1 quota_on_model"
+    )
+    verdict = yard.why()["verdict"]
+    assert verdict is not None and verdict["limit"] is not None
+    assert (verdict["limit"]["name"], verdict["limit"]["asked"]) == ("gpu_memory_gib", 80)
+    yard.end("theirs", tenant="other", exit_code=0)
+    assert yard.plan() == 1
+
+
+def test_a_memory_share_counts_by_the_gpu_it_lands_on() -> None:
+    yard = Yard()
+    yard.tenant(limits={"gpus": 0.25})
+    yard.node("big", cards=[A100_80])
+    yard.node("small", cards=[RTX_4090])
+    for id in ("j", "k", "l"):
+        yard.submit(id, gpus="8GiB")
+    yard.plan()
+
+    assert [yard.attempt(id).node for id in ("j", "k")] == ["big", "big"], "0.1 each, not 0.334"
+    assert yard.events("l")[-1]["message"] == (
+        "quota: gpus of tenant default: 0.2 of 0.25 used, 0.1 asked"
+    )
+
+
+@pytest.mark.parametrize(("most", "is_placed"), [(8, True), (4, False), (0.3, False)])
+def test_the_cap_of_each_job_holds_for_all_and_for_shares(most: float, is_placed: bool) -> None:
+    yard = yard_of(per_job={"max_gpus": most})
+    if most >= 1:
+        yard.submit("j", gpus="all")
+        words = "0 of 4 used, 8 asked; more than it may ever have"
+    else:
+        yard.submit("j", gpus="8GiB")
+        words = "0 of 0.3 used, 0.334 asked; more than it may ever have"
+    yard.plan()
+
+    assert (yard.states("j") == ["assigned"]) == is_placed
+    if not is_placed:
+        assert yard.events("j")[-1]["message"] == (
+            f"quota: per_job.max_gpus of tenant default: {words}"
+        )
+        verdict = yard.why()["verdict"]
+        assert verdict is not None and verdict["impossible_now"]
+
+
+def test_a_lowered_limit_ends_nothing_and_is_shown_as_exceeded() -> None:
+    yard = yard_of(limits={"gpus": 4})
+    for number in range(4):
+        yard.submit(f"j{number}", gpus=1)
+    yard.plan()
+
+    yard.tenant(limits={"gpus": 2, "running_jobs": 3, "gpu_memory_gib": 10})
+
+    assert yard.states("j0", "j1", "j2", "j3") == ["assigned"] * 4
+    view = reads.show_tenant(yard.cluster, "default")
+    assert view["over"] == ["gpus", "gpu_memory_gib", "running_jobs"]
+    assert view["used"]["gpus"] == 4 and view["used"]["running_jobs"] == 4
+    yard.submit("next", gpus=1)
+    for number in range(3):
+        assert yard.plan() == 0
+        yard.end(f"j{number}", exit_code=0)
+    yard.tenant(limits={"gpus": 2})
+    assert yard.plan() == 1
+    assert reads.show_tenant(yard.cluster, "default")["over"] == []
+
+
+def test_a_queue_above_its_lowered_limit_waits_on_and_takes_no_more() -> None:
+    yard = Yard()
+    for number in range(3):
+        yard.submit(f"j{number}")
+    yard.tenant(limits={"queued_jobs": 1})
+
+    assert reads.show_tenant(yard.cluster, "default")["over"] == ["queued_jobs"]
+    assert yard.submit("next").error is not None
+    yard.node("a")
+    assert yard.plan() == 3
+
+
+def test_limits_raised_or_removed_start_what_waited() -> None:
+    yard = yard_of(limits={"gpus": 1})
+    for number in range(3):
+        yard.submit(f"j{number}", gpus=1)
+    assert yard.plan() == 1
+    yard.tenant(limits={"gpus": 2})
+    assert yard.plan() == 1
+    yard.tenant()
+    assert yard.plan() == 1
+
+
+def test_one_tenants_limit_is_not_anothers() -> None:
+    yard = yard_of(limits={"gpus": 1})
+    yard.submit("mine", gpus=2)
+    for number in range(3):
+        yard.submit(f"j{number}", gpus=1)
+        yard.submit(f"j{number}", tenant="other", gpus=1)
+
+    assert yard.plan() == 4
+
+
+def test_jobs_without_gpus_run_beside_an_exhausted_gpu_limit() -> None:
+    yard = yard_of(limits={"gpus": 1, "gpu_memory_gib": 24})
+    yard.submit("j", gpus=1)
+    yard.submit("k", gpus=1)
+    yard.submit("cpu", cpus=1)
+    yard.plan()
+
+    assert yard.states("j", "k", "cpu") == ["assigned", "queued", "assigned"]
+
+
+AN_HOUR = "max_runtime is 3600s by default"
+PER_JOB = {
+    "default_gpus": 2,
+    "default_cpus_per_gpu": 4,
+    "default_memory_mib_per_gpu": 1024,
+    "default_runtime": "1h",
+    "max_runtime": "2h",
+    "max_priority": 60,
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "filled", "notes"),
+    [
+        (
+            {},
+            {"cpus": 8, "memory_mib": 2048, "max_runtime": "3600s", "priority": 50},
+            f"gpus is 2 by default; cpus is 8 by default; memory_mib is 2048 by default; {AN_HOUR}",
+        ),
+        (
+            {"gpus": 1, "cpus": 1, "max_runtime": "2h", "priority": 90},
+            {"cpus": 1, "memory_mib": 1024, "max_runtime": "7200s", "priority": 60},
+            "memory_mib is 1024 by default; priority is capped to 60",
+        ),
+        (
+            {"gpus": "device=0,1,2", "memory_mib": 64},
+            {"cpus": 12, "memory_mib": 64, "max_runtime": "3600s", "priority": 50},
+            f"cpus is 12 by default; {AN_HOUR}",
+        ),
+        (
+            {"gpus": "50%", "max_runtime": "1m"},
+            {"cpus": None, "memory_mib": None, "max_runtime": "60s", "priority": 50},
+            None,
+        ),
+    ],
+)
+def test_defaults_and_caps_are_filled_in_with_words(
+    spec: dict[str, Any], filled: dict[str, Any], notes: str | None
+) -> None:
+    yard = yard_of(per_job=PER_JOB)
+    yard.submit("j", **spec)
+    yard.plan()
+
+    job = yard.job()
+    assert {key: job.spec[key] for key in filled} == filled
+    assert job.priority == filled["priority"]
+    assert yard.events()[0]["message"] == notes
+    again = yard.submit("j", **spec)
+    assert again.error is None and again.key == ("default", "j"), "it is still the same job"
+
+
+def test_a_cap_alone_is_the_default_runtime() -> None:
+    yard = yard_of(per_job={"max_runtime": "2h"})
+    yard.submit("j")
+
+    assert yard.job().spec["max_runtime"] == "7200s"
+
+
+def test_a_kept_document_of_another_version_limits_what_it_says() -> None:
+    use, ask = Use(milli=1000), quota.least_ask(Shape(gpus=1))
+    for document in ({}, {"limits": None}, {"limits": {}, "per_job": {"max_gpus": 4}}):
+        assert quota.limit_hit("t", document, use, ask) is None
+        assert quota.refusal("t", document, {"max_runtime": "1h"}, Shape(gpus=1), 0) is None
+    hit = quota.limit_hit("t", {"limits": {"gpus": 1, "new": 5}}, use, ask)
+    assert hit is not None and hit.name == "gpus"
+
+
+def test_a_dry_run_says_what_would_become_of_a_job_and_keeps_nothing() -> None:
+    yard = yard_of(gpus=2, limits={"gpus": 2, "queued_jobs": 5})
+    before = yard.store.jobs, len(yard.out), yard.core_node("a").revision
+
+    tried = yard.try_submit(gpus=2)
+
+    assert (tried["fits"], tried["node"], len(tried["gpus"])) == (True, "a", 2)
+    assert tried["verdict"] is None
+    with pytest.raises(InvalidJob, match=r"3 asked, limits\.gpus of tenant default is 2"):
+        yard.try_submit(gpus=3)
+    yard.submit("j", gpus=1)
+    yard.plan()
+    tried = yard.try_submit(gpus=2)
+    assert (tried["fits"], tried["node"], tried["gpus"]) == (False, None, [])
+    assert tried["verdict"]["code"] == "quota_exceeded"
+    assert tried["why"]["changes"][0]["text"] == "ask for 1 GPU"
+    for _ in range(3):
+        assert yard.try_submit(gpus=1)["fits"], "a try takes no room from the next"
+    yard.submit("k", gpus=1)
+    assert yard.plan() == 1, "nor from a job"
+    assert before[2] < yard.core_node("a").revision
+    assert len(yard.cluster.jobs) == 2 and len(yard.store.jobs) == 2
+    yard.check_replay()

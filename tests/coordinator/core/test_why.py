@@ -1,0 +1,451 @@
+"""`why` in full: golden JSON and text for each verdict code, and every change offered is true.
+
+The golden files stand in `why_golden`; `GPUYARD_WRITE_GOLDEN=1` writes what is said now.
+"""
+
+import copy
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard.cli.why import text
+from gpuyard.model.verdicts import VerdictCode
+from gpuyard_coordinator.core import changes, explain
+from gpuyard_coordinator.core.state import Shape
+from tests.coordinator.core.following import follow
+from tests.support import soundness
+from tests.support.agents import A100_40, A100_80, H200, RTX_4090
+from tests.support.yard import Yard
+
+GOLDEN = Path(__file__).parent / "why_golden"
+Make = Callable[[], Yard]
+
+
+def waiting(yard: Yard, **spec: Any) -> Yard:
+    yard.submit("j", **spec)
+    yard.plan()
+    assert yard.states("j") == ["queued"]
+    return yard
+
+
+def foreign(pid: int, memory_mib: int | None, user: str | None = "bob") -> dict[str, Any]:
+    return {"pid": pid, "user": user, "container": None, "memory_mib": memory_mib}
+
+
+def waiting_turn() -> Yard:
+    """Placeable, and the planner has not looked yet."""
+    yard = Yard()
+    yard.node("a", gpus=2)
+    yard.node("b", gpus=1)
+    yard.submit("j", gpus=2)
+    return yard
+
+
+def quota_exceeded() -> Yard:
+    yard = Yard()
+    yard.tenant(limits={"gpus": 4})
+    yard.node("a", gpus=8)
+    for number in range(3):
+        yard.submit(f"run{number}", gpus=1, max_runtime="4h")
+    yard.plan()
+    yard.start("run0")
+    return waiting(yard, gpus=2)
+
+
+def quota_on_model() -> Yard:
+    yard = Yard()
+    yard.tenant(limits={"gpu_memory_gib": 30})
+    yard.node("large", cards=[A100_80])
+    yard.node("middle", cards=[A100_40])
+    yard.node("small", cards=[RTX_4090])
+    yard.cordon("small")
+    return waiting(yard, gpus=1)
+
+
+def insufficient_gpus() -> Yard:
+    yard = Yard()
+    yard.node("a", gpus=4)
+    yard.node("b", gpus=4)
+    yard.submit("one", gpus=1, node="a")
+    yard.submit("three", gpus=3, node="b")
+    yard.plan()
+    return waiting(yard, gpus=4)
+
+
+def insufficient_gpu_memory() -> Yard:
+    yard = Yard()
+    yard.node("a", cards=[A100_40])
+    yard.node("b", cards=[RTX_4090])
+    yard.submit("one", gpus="16GiB", node="a")
+    yard.plan()
+    return waiting(yard, gpus="32GiB")
+
+
+def insufficient_cpu() -> Yard:
+    yard = Yard()
+    yard.node("a", cpus=8)
+    yard.node("b", cpus=4)
+    yard.submit("one", cpus=5.5, node="a")
+    yard.plan()
+    return waiting(yard, cpus=6)
+
+
+def insufficient_memory() -> Yard:
+    yard = Yard()
+    yard.node("a", memory_mib=8192)
+    yard.submit("one", memory_mib=2048)
+    yard.submit("two", memory_mib=3072)
+    yard.plan()
+    return waiting(yard, memory_mib=8192)
+
+
+def where_mismatch() -> Yard:
+    yard = Yard()
+    yard.node("a", cards=[RTX_4090, H200], labels={"zone": "a"})
+    yard.node("b", cards=[A100_80], labels={"zone": "b"})
+    return waiting(yard, gpus=1, where=["zone=b", "gpu-memory>=100"])
+
+
+def model_not_allowed() -> Yard:
+    yard = Yard()
+    yard.tenant(models=["NVIDIA-A100*"])
+    yard.node("a", cards=[RTX_4090])
+    yard.node("b", cards=[H200, RTX_4090])
+    return waiting(yard, gpus=1)
+
+
+def node_cordoned() -> Yard:
+    yard = Yard()
+    yard.node("a", gpus=1)
+    yard.node("b", gpus=1)
+    yard.node("c", gpus=2)
+    yard.cordon("a", reason="maintenance")
+    yard.drain("b")
+    yard.cordon("c", "0", reason="fan")
+    yard.cordon("c", "1")
+    return waiting(yard, gpus=1)
+
+
+def node_unready() -> Yard:
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    agent.reasons = [{"code": "disk_low", "message": "full", "gpu": None, "since": None}]
+    yard.beat("a")
+    return waiting(yard, gpus=1)
+
+
+def node_lost() -> Yard:
+    yard = Yard()
+    yard.node("a", gpus=1)
+    yard.tick(31)
+    return waiting(yard, gpus=1)
+
+
+def gpu_unhealthy() -> Yard:
+    yard = Yard()
+    agent = yard.node("a", gpus=2)
+    agent.change_sample(0, health={"state": "unhealthy", "reason": "xid 79", "since": None})
+    yard.beat("a")
+    return waiting(yard, gpus=2)
+
+
+def gpu_dirty() -> Yard:
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    agent.change_sample(0, health={"state": "dirty", "reason": "pid 7", "since": None})
+    yard.beat("a")
+    return waiting(yard, gpus=1)
+
+
+def foreign_memory() -> Yard:
+    yard = Yard()
+    agent = yard.node("a", gpus=2)
+    agent.change_sample(0, memory_foreign_mib=9100, foreign=[foreign(41, 9000), foreign(42, 100)])
+    agent.change_sample(1, memory_foreign_mib=None, foreign=[foreign(43, None, None)])
+    yard.beat("a")
+    return waiting(yard, gpus=1)
+
+
+def node_document_full() -> Yard:
+    yard = Yard()
+    yard.node("a")
+    for number in range(20):
+        yard.submit(f"long{number}", command=["x" * 60_000])
+    yard.plan()
+    return waiting(yard, command=["x" * 60_000])
+
+
+SCENES: dict[str, Make] = {
+    made.__name__: made
+    for made in (
+        waiting_turn,
+        quota_exceeded,
+        quota_on_model,
+        insufficient_gpus,
+        insufficient_gpu_memory,
+        insufficient_cpu,
+        insufficient_memory,
+        where_mismatch,
+        model_not_allowed,
+        node_cordoned,
+        node_unready,
+        node_lost,
+        gpu_unhealthy,
+        gpu_dirty,
+        foreign_memory,
+        node_document_full,
+    )
+}
+LATER = {
+    "budget_exhausted",
+    "cuda_incompatible",
+    "image_space",
+    "reserved_for_other",
+    "gang_incomplete",
+    "dependency",
+    "held",
+    "not_before",
+    "node_lost_waiting",
+    "guarantee_fragmented",
+    "mps_uid_conflict",
+}
+"""Codes of what is not built yet."""
+
+
+def test_there_is_a_scene_for_every_code_that_exists_so_far() -> None:
+    assert set(SCENES) | LATER == {str(code) for code in VerdictCode}
+    assert not set(SCENES) & LATER
+
+
+@pytest.mark.parametrize("code", SCENES)
+def test_the_json_and_the_text_of_each_code(code: str) -> None:
+    yard = SCENES[code]()
+    before = copy.deepcopy(yard.cluster)
+
+    found = yard.why()
+
+    soundness.assert_equal(before, yard.cluster)
+    assert found["verdict"] is not None and found["verdict"]["code"] == code
+    as_json = json.dumps(found, indent=2) + "\n"
+    as_text = "\n".join(text(found, "default", rows=None, width=None)) + "\n"
+    for suffix, said in ((".json", as_json), (".txt", as_text)):
+        file = (GOLDEN / code).with_suffix(suffix)
+        if os.environ.get("GPUYARD_WRITE_GOLDEN"):
+            file.write_text(said)
+        assert said == file.read_text(), f"{file.name} says otherwise"
+
+
+@pytest.mark.parametrize("code", SCENES)
+def test_every_change_offered_starts_the_job(code: str) -> None:
+    yard = SCENES[code]()
+    for offered in yard.why()["changes"]:
+        follow(yard, offered)
+
+
+def offered(yard: Yard, id: str = "j") -> list[str]:
+    """The texts of what is offered, each tried."""
+    found = yard.why(id)["changes"]
+    for change in found:
+        follow(yard, change, id)
+    return [change["text"] for change in found]
+
+
+def test_the_fewest_jobs_are_waited_for() -> None:
+    yard = Yard()
+    yard.node("a", gpus=4)
+    yard.node("b", gpus=4)
+    for id, gpus in (("a1", 1), ("a2", 1), ("a3", 2)):
+        yard.submit(id, gpus=gpus, node="a")
+    yard.submit("b1", gpus=3, node="b", max_runtime="2h")
+    yard.plan()
+    yard.start("b1")
+    waiting(yard, gpus=4)
+
+    assert "wait for the end of job b1 of mia" in offered(yard)[1]
+    yard.cordon("b")
+    assert offered(yard)[0].startswith("wait for the ends of jobs a3, ")
+
+
+def test_two_jobs_of_one_id_in_two_tenants_are_two() -> None:
+    yard = Yard()
+    yard.node("a", gpus=2)
+    yard.submit("same", gpus=1)
+    yard.submit("same", tenant="team-b", gpus=1)
+    yard.plan()
+    waiting(yard, gpus=2)
+
+    (change,) = yard.why()["changes"]
+    assert sorted(job["tenant"] for job in change["jobs"]) == ["default", "team-b"]
+    follow(yard, change)
+
+
+def test_a_limit_that_two_ends_ease_names_both() -> None:
+    yard = Yard()
+    yard.tenant(limits={"gpus": 2})
+    yard.node("a", gpus=8)
+    for id in ("one", "two"):
+        yard.submit(id, gpus=1)
+    yard.plan()
+    waiting(yard, gpus=2)
+
+    assert offered(yard) == [
+        "wait for the ends of jobs one, two",
+        "raise limits.gpus of tenant default by 2",
+    ]
+
+
+def test_a_limit_on_a_full_yard_is_not_offered_to_be_raised() -> None:
+    yard = Yard()
+    yard.tenant(limits={"gpus": 1})
+    yard.node("a", gpus=2)
+    yard.submit("mine", gpus=1)
+    yard.submit("theirs", tenant="team-b", gpus=1)
+    yard.plan()
+    waiting(yard, gpus=1)
+
+    assert offered(yard) == ["wait for the end of job mine of mia"]
+
+
+def test_two_limits_that_bind_together_are_no_small_change() -> None:
+    yard = Yard()
+    yard.tenant(limits={"gpus": 1, "running_jobs": 1})
+    yard.node("a", gpus=2)
+    yard.submit("one", gpus=1)
+    yard.plan()
+    waiting(yard, gpus=1)
+
+    assert offered(yard) == ["wait for the end of job one of mia"]
+
+
+def test_more_than_a_job_may_ever_have_is_raised_or_made_smaller() -> None:
+    yard = Yard()
+    yard.tenant(per_job={"max_gpus": 2})
+    yard.node("a", gpus=4)
+    waiting(yard, gpus="all")
+
+    assert offered(yard) == [
+        "ask for 2 GPUs or fewer",
+        "raise per_job.max_gpus of tenant default by 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("holder", "spec", "expected"),
+    [
+        (1, {"gpus": "all"}, "ask for 3 GPUs or fewer"),
+        (3, {"gpus": 2}, "ask for 1 GPU"),
+        ("device=0,1", {"gpus": "device=0"}, "ask for 1 GPU without naming it"),
+        ("device=0", {"gpus": "device=0,1"}, "ask for 2 GPUs without naming them"),
+        (4, {"gpus": 1}, "wait for the end of job holder of mia"),
+    ],
+)
+def test_a_smaller_or_looser_request(holder: object, spec: dict[str, Any], expected: str) -> None:
+    yard = Yard()
+    yard.node("a", gpus=4)
+    yard.submit("holder", gpus=holder)
+    yard.plan()
+    waiting(yard, **spec)
+
+    assert offered(yard)[0] == expected
+
+
+def test_a_smaller_share_by_memory_and_by_compute() -> None:
+    yard = Yard()
+    yard.node("a", cards=[RTX_4090])
+    yard.submit("holder", gpus="70%")
+    yard.plan()
+    waiting(yard, gpus="50%")
+    assert offered(yard)[0] == "ask for 30% of a GPU or fewer"
+    yard.submit("k", gpus="10GiB")
+    yard.plan()
+    assert offered(yard, "k")[0] == "ask for 7369 MiB of a GPU or fewer"
+    yard.submit("l", gpus="1GiB,50%")
+    yard.plan()
+    assert offered(yard, "l")[0] == "ask for 30% of a GPU or fewer"
+
+
+def test_a_line_and_a_name_that_alone_keep_a_job_off() -> None:
+    yard = Yard()
+    yard.node("a", gpus=1, labels={"zone": "a"})
+    yard.node("b", gpus=1, labels={"zone": "b"})
+    yard.submit("j", gpus=1, node="a", where=["zone=b"])
+    yard.submit("k", gpus=1, node="ghost")
+    yard.submit("l", gpus=1, where=["zone=c", "rack"])
+    for id in "jkl":
+        assert yard.states(id) == ["queued"]
+
+    assert offered(yard, "j") == ["drop the line zone=b", "do not ask for node a"]
+    assert offered(yard, "k") == ["do not ask for node ghost"]
+    assert offered(yard, "l") == []
+
+
+def test_a_cordon_is_offered_to_be_lifted_only_where_that_is_enough() -> None:
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    yard.node("b", gpus=1)
+    yard.cordon("a")
+    yard.cordon("b")
+    yard.cordon("b", "0")
+    agent.change_sample(0, health={"state": "lost", "reason": None, "since": None})
+    yard.beat("a")
+
+    assert offered(waiting(yard, gpus=1)) == []
+
+
+def test_a_process_is_named_only_where_its_end_is_enough() -> None:
+    yard = Yard()
+    agent = yard.node("a", gpus=2)
+    agent.change_sample(0, memory_foreign_mib=9000, foreign=[foreign(1, 4500), foreign(2, 4500)])
+    agent.change_sample(1, memory_foreign_mib=9000, foreign=[foreign(3, 9000)])
+    yard.beat("a")
+    waiting(yard, gpus=1)
+
+    assert offered(yard) == ["end process 3 of bob on GPU 1 of a"]
+
+
+def test_at_most_five_changes_are_offered() -> None:
+    yard = Yard()
+    for number in range(9):
+        yard.node(f"n{number}", gpus=1)
+        yard.cordon(f"n{number}")
+
+    assert len(offered(waiting(yard, gpus=1))) == changes.MOST_CHANGES
+
+
+def test_a_job_that_does_not_wait_has_neither_verdict_nor_changes() -> None:
+    yard = Yard()
+    yard.node("a", gpus=1)
+    yard.submit("j", gpus=1)
+    yard.plan()
+
+    assert yard.why() == {
+        "v": 1,
+        "job": "j",
+        "state": "assigned",
+        "verdict": None,
+        "nodes": [],
+        "changes": [],
+    }
+
+
+def test_a_yard_without_nodes_has_nothing_to_offer() -> None:
+    found = waiting(Yard(), gpus=1).why()
+
+    assert found["verdict"] is not None
+    assert (found["verdict"]["code"], found["nodes"], found["changes"]) == ("node_unready", [], [])
+
+
+def test_too_many_unlike_jobs_are_not_all_explained_in_one_answer() -> None:
+    yard = Yard()
+    for number in range(10):
+        yard.node(f"n{number}")
+    words = explain.Words(yard.cluster)
+    looks = explain.MOST_LOOKS // 10
+    told = [words.of(Shape(gpus=1, cpu_milli=n)) for n in range(looks + 5)]
+
+    assert all(told[:looks]) and not any(told[looks:])
+    assert words.of(Shape(gpus=1, cpu_milli=0)) == told[0]
