@@ -84,13 +84,16 @@ def run(progress: Progress) -> Result:
 def _filled(nodes: int, progress: Progress) -> Iterator[tuple[Yard, Client]]:
     """A yard whose GPUs are all held by jobs of one GPU that last an hour."""
     settings = {"GPUYARD_RUNTIME": "simulated", "GPUYARD_SIMULATE": str(nodes)}
-    with tempfile.TemporaryDirectory(prefix="gpuyard-bench-") as folder:
-        with Yard(Path(folder), agent=settings) as yard, yard.client() as client:
-            _until(client, lambda status: status["nodes"].get("ready") == nodes)
-            progress(f"{nodes} nodes are ready; submits a job for each of {nodes * GPUS} GPUs")
-            asyncio.run(_submit(yard.url, [_HOUR | {"gpus": 1}] * (nodes * GPUS)))
-            _until(client, lambda status: status["gpus"]["used"] == nodes * GPUS)
-            yield yard, client
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuyard-bench-") as folder,
+        Yard(Path(folder), agent=settings) as yard,
+        yard.client() as client,
+    ):
+        _until(client, lambda status: status["nodes"].get("ready") == nodes)
+        progress(f"{nodes} nodes are ready; submits a job for each of {nodes * GPUS} GPUs")
+        asyncio.run(_submit(yard.url, [_HOUR | {"gpus": 1}] * (nodes * GPUS)))
+        _until(client, lambda status: status["gpus"]["used"] == nodes * GPUS)
+        yield yard, client
 
 
 def _lists(yard: Yard, client: Client) -> Rows:

@@ -140,24 +140,27 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
         return NodeVerdict(node.name, V.NODE_UNREADY)
     if code := node_block(node, shape.tolerate):
         return NodeVerdict(node.name, code)
-    if selection.matching(node, shape) is None:
+    fits = selection.matching(node, shape)
+    if fits is None:
         return NodeVerdict(node.name, V.WHERE_MISMATCH)
     if blocked := room_block(node, shape):
         return blocked
-    return _why_no_gpus(node, shape, settings) if shape.wants_gpus else None
+    return _why_no_gpus(node, shape, fits, settings) if shape.wants_gpus else None
 
 
 def takers(node: Node, shape: Shape, settings: Settings) -> list[str]:
     """GPUs that a shape could be granted now, in the order of their index; of a share each of them
     alone would do, of whole GPUs as many as it asks for."""
-    fits = selection.matching(node, shape) or frozenset()
-    if shape.is_share:
-        return [u for u in fits_in_order(node, fits) if _takes(node, u, shape, settings)]
-    named = selection.find_ids(node, shape.gpu_ids) if shape.gpu_ids else fits_in_order(node, fits)
+    return _takers(node, shape, selection.matching(node, shape) or frozenset(), settings)
+
+
+def _takers(node: Node, shape: Shape, fits: frozenset[str], settings: Settings) -> list[str]:
+    takes = _takes if shape.is_share else _is_free
+    named = selection.find_ids(node, shape.gpu_ids) if shape.gpu_ids else node.gpus
     return [
         uuid
-        for uuid in named or []
-        if uuid in fits and _is_free(node, node.gpus[uuid], shape, settings)
+        for uuid in named or ()
+        if uuid in fits and takes(node, node.gpus[uuid], shape, settings)
     ]
 
 
@@ -174,8 +177,7 @@ def _is_free(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
     )
 
 
-def _takes(node: Node, uuid: str, shape: Shape, settings: Settings) -> bool:
-    gpu = node.gpus[uuid]
+def _takes(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
     if not gpu.free_milli or not is_sampled(node) or is_cordoned(gpu, shape):
         return False
     return gpu_block(gpu, settings) is None and _has_share(node, gpu, shape)
@@ -191,11 +193,12 @@ def is_cordoned(gpu: Gpu, shape: Shape) -> bool:
     return gpu.cordon is not None and not where.tolerates(shape.tolerate, gpu.cordon.reason)
 
 
-def _why_no_gpus(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
-    fits = selection.matching(node, shape) or frozenset()
+def _why_no_gpus(
+    node: Node, shape: Shape, fits: frozenset[str], settings: Settings
+) -> NodeVerdict | None:
     if not fits and node.gpus:
         return NodeVerdict(node.name, _why_not_those(node, shape, set(node.gpus)))
-    free = takers(node, shape, settings)
+    free = _takers(node, shape, fits, settings)
     if shape.is_share:
         return None if free else _why_no_share(node, shape, fits, settings)
     named = selection.find_ids(node, shape.gpu_ids) if shape.gpu_ids else list(node.gpus)
