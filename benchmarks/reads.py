@@ -73,7 +73,6 @@ def run(progress: Progress) -> Result:
     result.goals = [
         Goal("p50 of gpuyard jobs", lists["gpuyard jobs"][0], JOBS_GOAL_S, "s"),
         Goal("p50 of Client.jobs()", lists["Client.jobs()"][0], JOBS_GOAL_S, "s"),
-        Goal("p50 of gpuyard why", whys["gpuyard why"][0], WHY_GOAL_S, "s"),
         Goal("p50 of Client.why()", whys["Client.why()"][0], WHY_GOAL_S, "s"),
         Goal("p99 of release -> push", p50_p99(released)[1] * 1000, RELEASE_GOAL_MS, "ms"),
     ]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuyard import Client
-from gpuyard.errors import Conflict
+from gpuyard.errors import Conflict, RequestError, UnknownThing
 from tests.support.running_yard import RunningYard, eventually
 
 FLEET = """\
@@ -128,3 +128,27 @@ def test_cordons_drains_and_tolerations(client: Client) -> None:
     eventually(lambda: client.job(job.id).state == "running")
     with pytest.raises(Conflict, match="beats"):
         client.forget("mixed")
+    for reason in ("x" * 257, "two\nlines"):
+        with pytest.raises(RequestError, match="reason must be one line"):
+            client.cordon("mixed", reason=reason)
+
+
+def test_a_node_that_is_gone_is_forgotten_and_may_come_back(
+    yard: RunningYard, client: Client
+) -> None:
+    job = client.submit(HOUR | {"gpus": 1, "node": "rtx", "retries": 1})
+    eventually(lambda: client.job(job.id).state == "running")
+    yard.agents["node"].kill()
+    eventually(lambda: client.node("rtx")["state"] in ("suspect", "lost"), within_s=20)
+
+    forgotten = client.forget("rtx")
+
+    assert forgotten["warning"]
+    with pytest.raises(UnknownThing):
+        client.node("rtx")
+    waiting = client.job(job.id).view
+    assert waiting["state"] == "queued"
+    assert [attempt["reason"] for attempt in waiting["attempts"]] == ["node_lost"]
+    yard.agents["node"].start()
+    eventually(lambda: client.job(job.id).state == "running", within_s=30)
+    assert client.job(job.id).view["attempt"] == 2

@@ -81,11 +81,8 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
     live = cluster.jobs.get(key)
     done = _done(cluster, event.tenant, event.id, event.known)
     if live is not None or (done is not None and not _may_be_replaced(done)):
-        is_same = event.spec_sha256 in (
-            live.spec_sha256 if live is not None else None,
-            done["spec_sha256"] if done is not None else None,
-        )
-        _answer_repeat(event, same=is_same, now=now, effects=effects)
+        kept = live.spec_sha256 if live else None, done["spec_sha256"] if done else None
+        _answer_repeat(event, same=event.spec_sha256 in kept, now=now, effects=effects)
         return
     document = cluster.tenants.get(event.tenant)
     spec, notes = quota.with_defaults(event.spec, document)
@@ -102,7 +99,7 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
     cluster.jobs[key] = job
     cluster.recently_done.pop(key, None)
     effects.done.pop(key, None)
-    message = "; ".join([event.note, *notes] if event.note else notes) or None
+    message = "; ".join(note for note in (event.note, *notes) if note) or None
     effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user)
     effects.outcomes.append(Outcome(event.ref, key=key))
     if done is not None and done["state"] == JobState.CANCELLED:

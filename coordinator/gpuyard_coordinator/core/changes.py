@@ -35,6 +35,8 @@ _ROOM: Final = frozenset(
         V.NODE_DOCUMENT_FULL,
     }
 )
+_NOT_OF_GPUS: Final = frozenset({V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY})
+"""Codes whose numbers are not numbers of GPUs."""
 Change = dict[str, Any]
 
 
@@ -65,24 +67,22 @@ def _changes(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Cha
 
 def _fits(cluster: Cluster, node: Node, shape: Shape) -> bool:
     """True if this node would take the shape now and its tenant's limits allow it."""
-    is_within = explain.binding_limit(cluster, shape) is None
+    is_within = explain.limit_anywhere(cluster, shape) is None
     return is_within and explain.why_not(cluster, node, shape) is None
 
 
 def _starts(cluster: Cluster, shape: Shape) -> bool:
-    return explain.binding_limit(cluster, shape) is None and any(
-        explain.why_not(cluster, node, shape) is None for node in cluster.nodes.values()
-    )
+    return any(_fits(cluster, node, shape) for node in cluster.nodes.values())
 
 
 def _smaller(cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]) -> Iterator[Change]:
     """The largest smaller request of each kind that some node takes now."""
     if shape.gpus or shape.all_gpus:
-        yield from _largest(cluster, refusing, shape, None, _fewer_gpus)
+        of_gpus = {n: v for n, v in refusing.items() if v.code not in _NOT_OF_GPUS}
+        yield from _largest(cluster, of_gpus, shape, None, _fewer_gpus)
     if shape.gpu_ids:
         count = len(shape.gpu_ids)
-        smaller = replace(shape, gpus=count, gpu_ids=())
-        if any(_fits(cluster, node, smaller) for node in cluster.nodes.values()):
+        if _starts(cluster, replace(shape, gpus=count, gpu_ids=())):
             text = f"ask for {_gpus(count)} without naming {'it' if count == 1 else 'them'}"
             yield {"kind": "any_gpus", "field": "gpus", "to": count, "text": text}
     if shape.share_mib is not None:

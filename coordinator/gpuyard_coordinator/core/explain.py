@@ -104,11 +104,8 @@ def limit_on(cluster: Cluster, node: Node, shape: Shape) -> quota.LimitHit | Non
 
 def binding_limit(cluster: Cluster, shape: Shape) -> quota.LimitHit | None:
     """The tenant's limit that keeps one more job of this shape waiting, whatever the nodes say."""
+    hit = limit_anywhere(cluster, shape)
     document = cluster.tenants.get(shape.tenant)
-    if document is None:
-        return None
-    use, ask = _use(cluster, shape), quota.least_ask(shape)
-    hit = quota.limit_hit(shape.tenant, document, use, ask)
     if hit is not None or not quota.depends_on_place(document, shape):
         return hit
     asks = [
@@ -119,7 +116,13 @@ def binding_limit(cluster: Cluster, shape: Shape) -> quota.LimitHit | None:
     if not asks:
         return None
     least = quota.Ask(min(a.milli for a in asks), min(a.gpu_memory_mib for a in asks))
-    return quota.limit_hit(shape.tenant, document, use, least)
+    return quota.limit_hit(shape.tenant, document, _use(cluster, shape), least)
+
+
+def limit_anywhere(cluster: Cluster, shape: Shape) -> quota.LimitHit | None:
+    """The limit that the request alone exceeds; no node is looked at."""
+    document = cluster.tenants.get(shape.tenant)
+    return quota.limit_hit(shape.tenant, document, _use(cluster, shape), quota.least_ask(shape))
 
 
 def _use(cluster: Cluster, shape: Shape) -> Use:

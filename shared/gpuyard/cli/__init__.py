@@ -3,6 +3,9 @@
 
 def main() -> None:
     """Runs the command in `sys.argv` and exits with its code."""
-    from gpuyard.cli.app import cli
-
+    try:
+        from gpuyard.cli.app import cli
+    except KeyboardInterrupt:
+        # Ctrl-C while the program still loads: nothing was asked of the yard yet.
+        raise SystemExit(130) from None
     cli.main()

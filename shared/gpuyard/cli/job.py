@@ -164,6 +164,6 @@ def event_text(event: View) -> str:
         parts.append(f"[{event['reason']}]")
     if event["message"]:
         parts.append(str(event["message"]))
-    if event["actor"]:
+    if event["actor"] and not str(event["message"]).endswith(f"by {event['actor']}"):
         parts.append(f"by {event['actor']}")
     return plain(" ".join(parts).rstrip())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpuyard.cli.ending import Ended, say
+from gpuyard.cli.ending import Ended, UsageFault, say
 from gpuyard.cli.globals import current, global_options
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuyard.cli.yard_parts import UpOptions
 
 RUNTIMES: Final = ("docker", "process", "simulated")
+MOST_NODES: Final = 100_000
 INJECTIONS: Final = ("toolkit", "cdi", "device-nodes", "none")
 
 
@@ -50,6 +51,8 @@ def up(
     from gpuyard.cli.yard_folder import YardFolder
     from gpuyard.cli.yard_parts import UpOptions
 
+    if simulate is not None and simulate.isdigit() and int(simulate) > MOST_NODES:
+        raise UsageFault(f"--simulate takes at most {MOST_NODES} nodes, not {simulate}")
     settings = current()
     yard = YardFolder(Path(folder or os.environ.get("GPUYARD_DIR") or ".gpuyard"))
     options = UpOptions(runtime, simulate, gpu_injection, fresh)

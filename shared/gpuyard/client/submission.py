@@ -17,6 +17,7 @@ from gpuyard.client.jobs import Job
 from gpuyard.errors import FieldFault, InvalidJob, TooLarge, Unavailable, UnknownThing
 from gpuyard.messages import MAX_SPEC_BYTES, VERSION
 from gpuyard.model import ids
+from gpuyard.model.plain import unusable
 
 STORE_S: Final = 10.0
 """How long storing is tried."""
@@ -52,6 +53,8 @@ def prepared(spec: Any) -> dict[str, Any]:
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
+    if faults := list(unusable(body)):
+        raise InvalidJob(faults)
     data = codec.encode(body)
     if len(data) > MAX_SPEC_BYTES:
         raise TooLarge(f"the job has {len(data)} bytes, and {MAX_SPEC_BYTES} are allowed")

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from gpuyard.errors import FieldFault, InvalidJob
 from gpuyard.model.faults import faults_of
 from gpuyard.model.job import JobSpec
+from gpuyard.model.plain import unusable
 
 _LATER: Final = (
     ("nodes", "jobs over several nodes"),
@@ -23,16 +24,18 @@ _LATER: Final = (
 def parse_spec(body: Mapping[str, Any]) -> JobSpec:
     """The spec of a submitted body.
 
-    Raises InvalidJob with one fault per wrong field. Keys of the envelope (`v`, `tenant`, `dry_run`) are
-    passed over: the subject says the tenant.
+    Raises InvalidJob with one fault per wrong field. Keys of the envelope (`v`, `tenant`,
+    `dry_run`) are passed over: the subject says the tenant.
     """
     fields = {key: value for key, value in body.items() if key not in ("v", "tenant", "dry_run")}
+    if faults := list(unusable(fields)):
+        raise InvalidJob(faults)
     try:
         spec = JobSpec.model_validate(fields)
     except ValidationError as error:
         raise InvalidJob(list(faults_of(error, JobSpec))) from None
-    if faults := list(_not_yet(spec)):
-        raise InvalidJob(faults)
+    if later := list(_not_yet(spec)):
+        raise InvalidJob(later)
     return spec
 
 

@@ -360,64 +360,6 @@ def test_jobs_without_gpus_run_beside_an_exhausted_gpu_limit() -> None:
     assert yard.states("j", "k", "cpu") == ["assigned", "queued", "assigned"]
 
 
-AN_HOUR = "max_runtime is 3600s by default"
-PER_JOB = {
-    "default_gpus": 2,
-    "default_cpus_per_gpu": 4,
-    "default_memory_mib_per_gpu": 1024,
-    "default_runtime": "1h",
-    "max_runtime": "2h",
-    "max_priority": 60,
-}
-
-
-@pytest.mark.parametrize(
-    ("spec", "filled", "notes"),
-    [
-        (
-            {},
-            {"cpus": 8, "memory_mib": 2048, "max_runtime": "3600s", "priority": 50},
-            f"gpus is 2 by default; cpus is 8 by default; memory_mib is 2048 by default; {AN_HOUR}",
-        ),
-        (
-            {"gpus": 1, "cpus": 1, "max_runtime": "2h", "priority": 90},
-            {"cpus": 1, "memory_mib": 1024, "max_runtime": "7200s", "priority": 60},
-            "memory_mib is 1024 by default; priority is capped to 60",
-        ),
-        (
-            {"gpus": "device=0,1,2", "memory_mib": 64},
-            {"cpus": 12, "memory_mib": 64, "max_runtime": "3600s", "priority": 50},
-            f"cpus is 12 by default; {AN_HOUR}",
-        ),
-        (
-            {"gpus": "50%", "max_runtime": "1m"},
-            {"cpus": None, "memory_mib": None, "max_runtime": "60s", "priority": 50},
-            None,
-        ),
-    ],
-)
-def test_defaults_and_caps_are_filled_in_with_words(
-    spec: dict[str, Any], filled: dict[str, Any], notes: str | None
-) -> None:
-    yard = yard_of(per_job=PER_JOB)
-    yard.submit("j", **spec)
-    yard.plan()
-
-    job = yard.job()
-    assert {key: job.spec[key] for key in filled} == filled
-    assert job.priority == filled["priority"]
-    assert yard.events()[0]["message"] == notes
-    again = yard.submit("j", **spec)
-    assert again.error is None and again.key == ("default", "j"), "it is still the same job"
-
-
-def test_a_cap_alone_is_the_default_runtime() -> None:
-    yard = yard_of(per_job={"max_runtime": "2h"})
-    yard.submit("j")
-
-    assert yard.job().spec["max_runtime"] == "7200s"
-
-
 def test_a_kept_document_of_another_version_limits_what_it_says() -> None:
     use, ask = Use(milli=1000), quota.least_ask(Shape(gpus=1))
     for document in ({}, {"limits": None}, {"limits": {}, "per_job": {"max_gpus": 4}}):
@@ -425,28 +367,3 @@ def test_a_kept_document_of_another_version_limits_what_it_says() -> None:
         assert quota.refusal("t", document, {"max_runtime": "1h"}, Shape(gpus=1), 0) is None
     hit = quota.limit_hit("t", {"limits": {"gpus": 1, "new": 5}}, use, ask)
     assert hit is not None and hit.name == "gpus"
-
-
-def test_a_dry_run_says_what_would_become_of_a_job_and_keeps_nothing() -> None:
-    yard = yard_of(gpus=2, limits={"gpus": 2, "queued_jobs": 5})
-    before = yard.store.jobs, len(yard.out), yard.core_node("a").revision
-
-    tried = yard.try_submit(gpus=2)
-
-    assert (tried["fits"], tried["node"], len(tried["gpus"])) == (True, "a", 2)
-    assert tried["verdict"] is None
-    with pytest.raises(InvalidJob, match=r"3 asked, limits\.gpus of tenant default is 2"):
-        yard.try_submit(gpus=3)
-    yard.submit("j", gpus=1)
-    yard.plan()
-    tried = yard.try_submit(gpus=2)
-    assert (tried["fits"], tried["node"], tried["gpus"]) == (False, None, [])
-    assert tried["verdict"]["code"] == "quota_exceeded"
-    assert tried["why"]["changes"][0]["text"] == "ask for 1 GPU"
-    for _ in range(3):
-        assert yard.try_submit(gpus=1)["fits"], "a try takes no room from the next"
-    yard.submit("k", gpus=1)
-    assert yard.plan() == 1, "nor from a job"
-    assert before[2] < yard.core_node("a").revision
-    assert len(yard.cluster.jobs) == 2 and len(yard.store.jobs) == 2
-    yard.check_replay()
