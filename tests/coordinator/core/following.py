@@ -19,7 +19,9 @@ def follow(yard: Yard, change: Change, id: str = "j", *, tenant: str = TENANT) -
     """The yard after the change, in which the job has been placed; other waiting jobs are
     cancelled first, since the change is for this job alone."""
     assert change["text"] and "\n" not in change["text"]
+    kept, yard.outcome = yard.outcome, None  # it may hold an error, and those cannot be copied
     after = copy.deepcopy(yard)
+    yard.outcome = kept
     for key, job in list(after.cluster.jobs.items()):
         if key != (tenant, id) and job.state is JobState.QUEUED:
             after.cancel(key[1], tenant=key[0])
