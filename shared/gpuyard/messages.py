@@ -61,6 +61,9 @@ class WantedEntry(TypedDict):
     """The normalised JobSpec."""
     spec_sha256: str
     stop: StopOrder | None
+    fence_s: NotRequired[float | None]
+    """The attempt must be over this long after the last renewal of the node's lease, whatever else
+    works (`on_partition: stop_after`); None or absent: it goes on while the bus is away."""
 
 
 class WantedDocument(TypedDict):
@@ -114,6 +117,8 @@ class AttemptReport(TypedDict):
     """Log chunks published so far, the end markers included."""
     unexpected: bool
     """True for a container of ours that no wanted document names."""
+    fenced: NotRequired[bool]
+    """True while the keeper holds the attempt's fence on its disk: time alone proves its end."""
 
 
 class Beat(TypedDict):
@@ -144,6 +149,8 @@ class Beat(TypedDict):
     attempts: list[AttemptReport]
     stopping: bool
     """The agent is shutting down for good (`gpuyard down`): its attempts are being stopped."""
+    self_stop: NotRequired[bool]
+    """True while the host's keeper answers, which ends fenced attempts without the agent."""
 
 
 class BeatReply(TypedDict):
@@ -262,6 +269,7 @@ class AttemptDocument(TypedDict):
     log_chunks: int
     stop: StopOrder | None
     stop_requested_at: str | None
+    fenced: NotRequired[bool]
 
 
 class JobDocument(TypedDict):

@@ -91,6 +91,7 @@ _WANTED_ENTRY: Final[WantedEntry] = {
     "spec": _SPEC,
     "spec_sha256": "ab" * 32,
     "stop": {"reason": "cancelled", "signal": "SIGTERM", "grace_s": 10.0},
+    "fence_s": 900.0,
 }
 _WANTED: Final[WantedDocument] = {
     "v": 1,
@@ -120,6 +121,7 @@ _REPORT: Final[AttemptReport] = {
     },
     "log_chunks": 3,
     "unexpected": False,
+    "fenced": True,
 }
 _ATTEMPT: Final[AttemptDocument] = {
     "attempt": 1,
@@ -142,6 +144,7 @@ _ATTEMPT: Final[AttemptDocument] = {
     "log_chunks": 3,
     "stop": None,
     "stop_requested_at": None,
+    "fenced": True,
 }
 
 BEAT: Final[Beat] = {
@@ -163,6 +166,7 @@ BEAT: Final[Beat] = {
     "reasons": [{"code": "disk_low", "message": "2 GiB left", "gpu": None, "since": _AT}],
     "attempts": [_REPORT],
     "stopping": False,
+    "self_stop": True,
 }
 BEAT_REPLY: Final[BeatReply] = {
     "v": 1,
