@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks import machine
 from benchmarks.report import Result, Unmeasurable
 
-NAMES: Final = ("dispatch", "container", "footprint", "wanted_store", "reads", "restart")
+NAMES: Final = ("dispatch", "container", "footprint", "wanted_store", "reads", "restart", "recovery", "history")
 Progress = Callable[[str], None]
 
 

@@ -3,9 +3,11 @@
 Each round does three things in turn: the Engine API's own create + start + wait + remove, with the
 very payload that the agent's docker runtime sends; a warm SDK `Client.run`; and the whole command
 `gpuyard run`. All are timed on this process's clock from the call to its return, and each waits
-until the agent has removed the container of the one before. Medians, per network option.
+until the agent has removed the container of the one before. Medians, per network option. Beside
+the command's time stands its processor time, user and system: a busy machine adds less to it.
 """
 
+import resource
 import secrets
 import subprocess
 import sys
@@ -78,14 +80,14 @@ def _measure(
 ) -> Times:
     spec = {"image": BUSYBOX, "command": ["true"], "network": network}
     payload = _payload(spec)
-    found: Times = {"engine": [], "sdk": [], "command": []}
+    found: Times = {"engine": [], "sdk": [], "command": [], "command cpu": []}
     for number_ in range(WARM + ROUNDS):
         taken = {
             "engine": _by_hand(api, payload, found),
             "sdk": _by_client(client, spec),
         }
         _wait_until_gone(api, yard)
-        taken["command"] = _by_command(yard, network)
+        taken["command"], taken["command cpu"] = _by_command(yard, network)
         _wait_until_gone(api, yard)
         if number_ >= WARM:
             for name, seconds in taken.items():
@@ -150,8 +152,18 @@ def _by_client(client: Client, spec: Mapping[str, Any]) -> float:
     return seconds
 
 
-def _by_command(yard: Yard, network: str) -> float:
-    return _timed([_GPUYARD, "run", "--network", network, BUSYBOX, "true"], yard.environment())
+def _by_command(yard: Yard, network: str) -> tuple[float, float]:
+    """(seconds, processor seconds)."""
+    before = _children_cpu_s()
+    line = [_GPUYARD, "run", "--network", network, BUSYBOX, "true"]
+    seconds = _timed(line, yard.environment())
+    return seconds, _children_cpu_s() - before
+
+
+def _children_cpu_s() -> float:
+    """Of children that have ended and were waited for; the yard's own go on all the while."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _timed(command: Sequence[str], environment: Mapping[str, str]) -> float:
@@ -196,11 +208,13 @@ def _report(times: dict[str, Times], command: Times, *, engine: str) -> Result:
     rows = []
     for network, found in times.items():
         hand, sdk, whole = (median(found[name]) for name in ("engine", "sdk", "command"))
-        rows.append((network, _ms(hand), _ms(sdk), f"{sdk / hand:.3f}", _ms(whole)))
+        cpu = median(found["command cpu"])
+        rows.append((network, _ms(hand), _ms(sdk), f"{sdk / hand:.3f}", _ms(whole), _ms(cpu)))
         result.figures[network] = {
             "engine_api_ms": round(hand * 1000, 1),
             "client_run_ms": round(sdk * 1000, 1),
             "gpuyard_run_ms": round(whole * 1000, 1),
+            "gpuyard_run_cpu_ms": round(cpu * 1000, 1),
             "ratio": round(sdk / hand, 4),
             "command_above_client_s": round(whole - sdk, 4),
         }
@@ -208,7 +222,7 @@ def _report(times: dict[str, Times], command: Times, *, engine: str) -> Result:
             Goal(f"{network}: Client.run / Engine API", sdk / hand, RATIO_GOAL, "times"),
             Goal(f"{network}: gpuyard run above Client.run", whole - sdk, COMMAND_GOAL_S, "s"),
         ]
-    head = ("network", "Engine API ms (floor)", "Client.run ms", "ratio", "gpuyard run ms")
+    head = ("network", "Engine API ms (floor)", "Client.run ms", "ratio", "command ms", "cpu ms")
     result.text += table(head, rows)
     result.text += ["", *_steps(times), ""]
     shown, floor = median(command["gpuyard --help"]), median(command["python -c pass"])

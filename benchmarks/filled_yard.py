@@ -25,9 +25,9 @@ def filled_cluster(nodes: int) -> Cluster:
     planner = Planner(cluster, BestFit(cluster.settings))
     now = Now(100.0, _AT)
     for number in range(nodes):
-        apply(cluster, NodeBeat(_beat(f"node-{number}")), now, Effects())
+        apply(cluster, NodeBeat(beat(f"node-{number}")), now, Effects())
     for number in range(nodes * GPUS):
-        apply(cluster, _submitted(number), now, Effects())
+        apply(cluster, submitted(number), now, Effects())
     plan = planner.plan(nodes * GPUS)
     for placement in plan.placements:
         apply(cluster, placement, now, Effects())
@@ -36,7 +36,7 @@ def filled_cluster(nodes: int) -> Cluster:
     return cluster
 
 
-def _submitted(number: int) -> Submitted:
+def submitted(number: int) -> Submitted:
     spec = parse_spec(
         {
             "name": f"train-{number}",
@@ -59,7 +59,7 @@ def _submitted(number: int) -> Submitted:
     )
 
 
-def _beat(node: str) -> Beat:
+def beat(node: str) -> Beat:
     return {
         "v": 1,
         "yard": "bench0",

@@ -151,7 +151,7 @@ def _cli(yard: Yard, *arguments: str) -> None:
 def _until(client: Client, is_reached: Callable[[dict[str, Any]], bool]) -> None:
     deadline = time.monotonic() + _SETTLE_S
     status: dict[str, Any] = {}
-    while not status or not is_reached(status):
+    while not status.get("nodes") or not is_reached(status):
         if time.monotonic() > deadline:
             seen = {key: status.get(key) for key in ("nodes", "gpus", "queue")}
             raise RuntimeError(f"the yard does not settle: {seen}")

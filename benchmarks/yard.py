@@ -50,8 +50,12 @@ class Yard:
         return Client(url=self.url, tenant="default", user="bench")
 
     def environment(self) -> dict[str, str]:
-        """For commands that are to find this yard and nothing else of the caller's."""
+        """For programs that are to find this yard and nothing else of the caller's.
+
+        They may keep byte code, as installed ones have it: else each start compiles every source.
+        """
         kept = {key: text for key, text in os.environ.items() if not key.startswith("GPUYARD_")}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)
         return kept | {"GPUYARD_URL": self.url}
 
     def __enter__(self) -> Self:

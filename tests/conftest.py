@@ -5,6 +5,7 @@ import pytest
 pytest_plugins = [
     "tests.support.engine",
     "tests.support.nats_server",
+    "tests.support.nats_cluster",
     "tests.support.running_yard",
 ]
 

@@ -35,23 +35,29 @@ def main() -> None:
 
 
 async def _run(settings: AgentSettings) -> None:
-    from gpuyard_agent.loop.assembly import Assembly, assemble
+    from gpuyard_agent.loop.assembly import Assembly, assemble, make_keeper
     from gpuyard_agent.loop.host import Clock, this_host
+    from gpuyard_agent.loop.keeping import NoKeeper
     from gpuyard_agent.loop.process import AgentProcess
 
     lock = DirectoryLock(Path(settings.dir))
     lock.acquire()
     try:
         clock = Clock()
+        keeper = make_keeper(settings, os.environ)
         shared = Assembly(
             settings=settings,
             host=this_host(),
             clock=clock,
             policy=configuration.load_policy(),
             timers=Timers(),
+            keeper=keeper or NoKeeper(),
         )
         process = AgentProcess(
-            settings, assemble(shared, host_name=socket.gethostname()), clock=clock
+            settings,
+            assemble(shared, host_name=socket.gethostname()),
+            clock=clock,
+            keeper=keeper,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -53,7 +53,7 @@ class Journal(Protocol):
 
 
 class MemoryJournal:
-    """For nodes whose containers end with the agent (simulated): there is nothing to remember."""
+    """For nodes whose attempts end with the agent (large simulations): nothing is remembered."""
 
     is_synced = True
     wants_compaction = False
@@ -74,8 +74,11 @@ class MemoryJournal:
 class FileJournal:
     """A journal in `<directory>/journal`, readable by its owner alone: jobs' env may be secret."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_durable: bool = True) -> None:
+        """Without `is_durable` it outlives the process and not the host: for a memory of what ends
+        with the host as well, `sync` has nothing to do."""
         self.path = directory / "journal"
+        self._is_durable = is_durable
         self._fd = -1
         self._size = 0
         self._compacted_size = 0
@@ -98,7 +101,7 @@ class FileJournal:
 
     @property
     def is_synced(self) -> bool:
-        return self._synced_size >= self._size
+        return not self._is_durable or self._synced_size >= self._size
 
     @property
     def wants_compaction(self) -> bool:
@@ -131,9 +134,11 @@ class FileJournal:
             with open(fresh, "wb", opener=_private) as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if self._is_durable:
+                    os.fsync(file.fileno())
             os.replace(fresh, self.path)
-            _sync_directory(self.path.parent)
+            if self._is_durable:
+                _sync_directory(self.path.parent)
             os.close(self._fd)
             self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
         except OSError as fault:

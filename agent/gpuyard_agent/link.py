@@ -4,7 +4,7 @@ Rules of this file:
 1. A beat goes out every `beat_s`, spread over the nodes, and at once on change; changes of one turn
    of the event loop are one beat. One timer serves all nodes.
 2. Each beat has its own reply subject in the node's private inbox, so a reply tells which beat it
-   answers, and the node's lease is counted from the moment that beat was sent.
+   answers, and the node counts its lease from the moment that beat was sent.
 3. While the bus is away nothing is queued: a beat is the whole picture, the next one says it all.
 """
 
@@ -55,7 +55,6 @@ class _Channel:
     seq: int = 0
     sent: dict[int, float] = field(default_factory=dict)
     """When the last beats left, on the boot clock."""
-    lease_until: float = 0.0
     is_sending: bool = False
     is_due: bool = False
     is_stale: bool = False
@@ -85,10 +84,6 @@ class Link:
     @property
     def is_connected(self) -> bool:
         return self._bus is not None and self._bus.is_connected
-
-    def lease_left_s(self, node: str) -> float:
-        """Seconds that the node's lease still runs; 0 where there is none."""
-        return max(0.0, self._channels[node].lease_until - self._clock())
 
     def start(self) -> None:
         """Starts the beats; they go nowhere until `attach`."""
@@ -209,9 +204,6 @@ class Link:
             return  # the server's own word that no leader listens now
         try:
             reply = message.body()
-            lease_s = reply.get("lease_s")
-            if reply.get("status") == "ok" and isinstance(lease_s, int | float):
-                channel.lease_until = max(channel.lease_until, sent_at + lease_s)
             channel.peer.on_reply(reply, seq=seq, sent_at=sent_at)
         except ProtocolError as fault:
             self.replies_refused += 1

@@ -66,8 +66,9 @@ class _Tail:
     data: bytearray = field(default_factory=bytearray)
 
     def add(self, offset: int, data: bytes) -> None:
-        if not self.data:
+        if offset != self.start + len(self.data):  # the first, or the runtime dropped some before
             self.start = offset
+            self.data.clear()
         self.data += data
         surplus = len(self.data) - TAIL_BYTES
         if surplus > 0:

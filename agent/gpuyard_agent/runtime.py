@@ -5,7 +5,7 @@ a timeout gives the same state. Failures are `RuntimeFailure` with an end reason
 (`gpuyard.model.reasons`) and `temporary`.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,17 @@ from gpuyard.model.node import NodeReason, RuntimeName
 from gpuyard_agent.core.containers import Exit, Seen, Status
 from gpuyard_agent.core.launch import AttemptKey, Launch
 
-__all__ = ["Exit", "LogPiece", "LogPosition", "Runtime", "Seen", "Status"]
+__all__ = [
+    "Exit",
+    "Hold",
+    "LogPiece",
+    "LogPosition",
+    "Reach",
+    "Runtime",
+    "Seen",
+    "Status",
+    "unheld",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,15 @@ class LogPosition:
     stderr: int = 0
 
 
+Reach = tuple[str, str]
+"""How the keeper finds an attempt's processes: ("container", its id) or ("folder", its path)."""
+Hold = Callable[[Reach], Awaitable[None]]
+
+
+async def unheld(reach: Reach) -> None:
+    """Holds nothing: for a launch that nobody is to be told of before it starts."""
+
+
 class Runtime(Protocol):
     """See the module's docstring. `yard` and `node` are fixed when a runtime is made."""
 
@@ -51,12 +70,18 @@ class Runtime(Protocol):
     async def prepare(self, launch: Launch, progress: Callable[[PullProgress], None]) -> None:
         """Makes the image present as `launch.pull` says; `progress` is called from the loop."""
 
-    async def launch(self, launch: Launch) -> Seen:
+    async def launch(self, launch: Launch, hold: Hold = unheld) -> Seen:
         """Creates and starts; adopts a container of the same name and labels that exists.
+
+        `hold` is awaited between the two, whenever a start is about to be asked for; what it
+        raises passes through, with nothing started.
 
         An image that is missing raises RuntimeFailure(reason="image_not_found") without a pull:
         the caller prepares and calls again.
         """
+
+    def reach(self, seen: Seen) -> Reach | None:
+        """How the processes of what was seen are found; None where they end with this process."""
 
     async def wait(self, key: AttemptKey) -> Exit:
         """Returns when the container has ended, or at once if it had; driven by events."""

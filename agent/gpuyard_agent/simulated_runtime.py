@@ -2,14 +2,17 @@
 
 For trying things out and for fleets of thousands: all deadlines of a process wait in one heap
 (`Timers`) with one timer of the event loop, and no call here ever waits for anything else.
+
+What would run or have ended follows from when it was started and from its labels, so a restarted
+agent finds its attempts again in its journal, as it finds containers in an engine.
 """
 
 import asyncio
 import heapq
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from gpuyard.errors import RuntimeFailure
@@ -17,7 +20,18 @@ from gpuyard.messages import PullProgress
 from gpuyard.model.node import NodeReason, RuntimeName
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard_agent.core.launch import AttemptKey, Launch
-from gpuyard_agent.runtime import Exit, LogPiece, LogPosition, Seen, Status
+from gpuyard_agent.core.state import Attempt, Memory, Started
+from gpuyard_agent.core.times import rfc3339
+from gpuyard_agent.runtime import (
+    Exit,
+    Hold,
+    LogPiece,
+    LogPosition,
+    Reach,
+    Seen,
+    Status,
+    unheld,
+)
 
 DEFAULT_DURATION_S: Final = 1.0
 TERMINATED: Final = 143
@@ -57,20 +71,33 @@ class Timers:
 class _Job:
     seen: Seen
     ended: "asyncio.Future[Exit]"
-    code: int
 
 
 class SimulatedRuntime:
-    """The runtime of one simulated node; what it runs ends with the process."""
+    """The runtime of one simulated node; what `memory` says was started in this boot goes on."""
 
     name: RuntimeName = "simulated"
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(
+        self,
+        timers: Timers,
+        *,
+        memory: Memory | None = None,
+        boot_id: str = "",
+        boot_clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._timers = timers
+        self._memory = memory or Memory()
+        self._boot_id = boot_id
+        self._boot_clock = boot_clock
         self._jobs: dict[AttemptKey, _Job] = {}
 
     async def open(self) -> None:
-        return None
+        for attempt in self._memory.attempts.values():
+            started = attempt.started
+            is_left = started is not None and started.boot_id == self._boot_id
+            if started is not None and is_left and attempt.result is None:
+                self._resume(attempt, started)
 
     async def seen(self) -> Sequence[Seen]:
         return [job.seen for job in self._jobs.values()]
@@ -78,23 +105,16 @@ class SimulatedRuntime:
     async def prepare(self, launch: Launch, progress: Callable[[PullProgress], None]) -> None:
         return None
 
-    async def launch(self, launch: Launch) -> Seen:
+    async def launch(self, launch: Launch, hold: Hold = unheld) -> Seen:
         if launch.key in self._jobs:
             return self._jobs[launch.key].seen
         duration_s, code = _script(launch.sim)
-        loop = asyncio.get_running_loop()
-        seen = Seen(
-            key=launch.key,
-            status=Status.RUNNING,
-            container_id=f"sim-{launch.key.job}-{launch.key.attempt}",
-            image_digest=None,
-            started_at=_now(),
-            spec_sha256=launch.labels["gpuyard.spec_sha256"],
-            exit=None,
-        )
-        self._jobs[launch.key] = _Job(seen, loop.create_future(), code)
-        self._timers.at(loop.time() + duration_s, lambda: self._end(launch.key, code))
-        return seen
+        sha = launch.labels["gpuyard.spec_sha256"]
+        self._begin(launch.key, sha, duration_s, code, started_at=rfc3339(time.time()))
+        return self._jobs[launch.key].seen
+
+    def reach(self, seen: Seen) -> Reach | None:
+        return None
 
     async def wait(self, key: AttemptKey) -> Exit:
         job = self._jobs.get(key)
@@ -121,11 +141,43 @@ class SimulatedRuntime:
     async def close(self) -> None:
         return None
 
-    def _end(self, key: AttemptKey, code: int) -> None:
+    def _begin(
+        self, key: AttemptKey, sha: str, left_s: float, code: int, *, started_at: str
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        seen = Seen(
+            key=key,
+            status=Status.RUNNING,
+            container_id=f"sim-{key.job}-{key.attempt}",
+            image_digest=None,
+            started_at=started_at,
+            spec_sha256=sha,
+            exit=None,
+        )
+        self._jobs[key] = _Job(seen, loop.create_future())
+        if left_s > 0:
+            self._timers.at(loop.time() + left_s, lambda: self._end(key, code))
+        else:
+            self._end(key, code, ended_at=rfc3339(time.time() + left_s))
+
+    def _resume(self, attempt: Attempt, started: Started) -> None:
+        """Goes on with an attempt of an earlier process, or ends it as of when it was over."""
+        spec = {} if attempt.entry is None else attempt.entry["spec"]
+        duration_s, code = _script(dict(spec.get("labels") or {}))
+        end_at = started.at + duration_s
+        intent = attempt.intent
+        if intent is not None and intent.at < end_at:
+            end_at = intent.at
+            code = KILLED if intent.killed_at is not None else TERMINATED
+        sha = "" if attempt.entry is None else attempt.entry["spec_sha256"]
+        left_s = end_at - self._boot_clock()
+        self._begin(attempt.key, sha, left_s, code, started_at=started.started_at)
+
+    def _end(self, key: AttemptKey, code: int, *, ended_at: str | None = None) -> None:
         job = self._jobs.get(key)
         if job is None or job.ended.done():
             return
-        end = Exit(code, _now())
+        end = Exit(code, ended_at or rfc3339(time.time()))
         job.seen = replace(job.seen, status=Status.EXITED, exit=end)
         job.ended.set_result(end)
 
@@ -142,7 +194,3 @@ def _script(sim: dict[str, str]) -> tuple[float, int]:
             f"label sim.exit_code: {code} is not from 0 to 255", temporary=False, reason="invalid"
         )
     return duration_s, code
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

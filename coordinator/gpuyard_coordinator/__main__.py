@@ -12,6 +12,7 @@ from gpuyard import __version__, notify, subjects, telemetry
 from gpuyard.bus import connect
 from gpuyard.errors import GpuyardError, Unavailable
 from gpuyard_coordinator import settings as configuration
+from gpuyard_coordinator.bus_check import prepare_bus
 from gpuyard_coordinator.clock import Clock, read_first_line
 from gpuyard_coordinator.daemon import Daemon, check_reach, stop_on_signals
 from gpuyard_coordinator.leader import Leadership, Timing, this_process
@@ -43,6 +44,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
         ca=settings.ca,
     )
     async with bus:
+        replicas = await prepare_bus(bus, max_gib=settings.store_max_gib)
         leadership = Leadership(
             bus.jetstream,
             holder=this_process(
@@ -50,7 +52,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
                 machine_id=read_first_line("/etc/machine-id") or socket.gethostname(),
                 boot_id=read_first_line("/proc/sys/kernel/random/boot_id"),
             ),
-            timing=Timing.for_replicas(1),
+            timing=Timing.for_replicas(replicas),
             clock=clock.monotonic,
             wall_ms=clock.wall_ms,
         )

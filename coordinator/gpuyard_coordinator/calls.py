@@ -4,13 +4,15 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from gpuyard import subjects
+from gpuyard import codec, subjects
 from gpuyard.bus import Message
 from gpuyard.errors import GpuyardError, InvalidJob, RequestError, Unavailable
 from gpuyard.messages import ErrorReply
 from gpuyard_coordinator.core.effects import Outcome
 
 Body = dict[str, Any]
+Reply = Body | bytes
+"""A body, or one that is encoded already in the form that its request came in."""
 
 
 @dataclass(slots=True)
@@ -27,6 +29,11 @@ class Call:
     @property
     def inbox(self) -> str:
         return subjects.tenant_inbox(self.tenant, self.user)
+
+    @property
+    def as_json(self) -> bool:
+        """True where the caller wrote JSON and is answered in it."""
+        return codec.is_json(self.message.data, self.message.headers)
 
     def answer(self, outcome: Outcome) -> None:
         if self.outcome is not None and not self.outcome.done():

@@ -2,21 +2,35 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from gpuyard_coordinator.calls import Call
+from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Outcome
+from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.loop import Arrival, Query
 
 T = TypeVar("T")
 
 
+class Seat(Protocol):
+    """Whose state is read: the leader, or a standby that follows it."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def planner(self) -> Planner: ...
+    @property
+    def clock(self) -> Clock: ...
+
+
 @dataclass(slots=True)
 class Desk:
     inbox: Inbox
+    _walking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def read(self, read: Callable[[Cluster], T]) -> T:
         """The answer of `read` from the state between two commits; raises what it raises."""
@@ -32,6 +46,12 @@ class Desk:
 
         self.inbox.put(Query(run))
         return await future
+
+    async def walk(self, read: Callable[[Cluster], T]) -> T:
+        """The same for what looks at a page of jobs or at every node: one of them a turn, so that
+        however many ask, a placement waits for one answer at most."""
+        async with self._walking:
+            return await self.read(read)
 
     async def change(self, call: Call, arrival: Arrival) -> Outcome:
         """Applies an event and waits for its commit; raises what the core answered."""

@@ -12,17 +12,22 @@ from gpuyard.errors import Unavailable
 from gpuyard_coordinator.clock import Clock
 
 log = structlog.get_logger()
-EVERY_S: Final = 600.0
+EVERY_S: Final = 15.0
 KEPT: Final = timedelta(hours=24)
+CROWDED: Final = 0.5
+"""Above this share of the stream's limit what was taken goes at once, however young."""
 
 
 async def purge_old_submissions(jetstream: JetStream, intake: PullLoop, clock: Clock) -> None:
-    """Until cancelled, drops submissions that are both acknowledged and older than a day."""
+    """Until cancelled, drops submissions that are acknowledged and, unless their stream fills up,
+    older than a day."""
     while True:
         await asyncio.sleep(EVERY_S)
         try:
             before = datetime.fromtimestamp(clock.wall(), UTC) - KEPT
-            below = await first_younger(jetstream, before, most=intake.floor + 1)
+            below = intake.floor + 1
+            if (await jetstream.state(subjects.SUBMIT_STREAM)).share < CROWDED:
+                below = await first_younger(jetstream, before, most=below)
             if below > 1:
                 count = await jetstream.purge(subjects.SUBMIT_STREAM, below=below)
                 log.debug("old submissions purged", count=count)

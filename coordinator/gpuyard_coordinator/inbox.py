@@ -36,6 +36,11 @@ class Inbox:
                 return
         self._wake.clear()
 
+    @property
+    def first(self) -> object | None:
+        """The oldest event, which stays; None where there is none."""
+        return self._events[0] if self._events else None
+
     def drain(self, limit: int | None = None) -> list[object]:
         """Take the oldest `limit` events, or all. While any are left `wait` returns at once."""
         count = len(self._events) if limit is None else min(limit, len(self._events))

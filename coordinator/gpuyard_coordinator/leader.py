@@ -112,6 +112,12 @@ class Leadership:
         """Sequence of the lease record that we wrote last."""
         self._valid_until = 0.0
         self._renewing: asyncio.Task[None] | None = None
+        self._due = asyncio.Event()
+
+    @property
+    def holder(self) -> Holder:
+        """Who stands."""
+        return self._holder
 
     @property
     def is_leading(self) -> bool:
@@ -129,17 +135,24 @@ class Leadership:
         given."""
         return self._token is not None and now < self._valid_until
 
-    async def acquire(self) -> Token:
+    def look(self) -> None:
+        """The lease was given back: the next attempt is due now. Its expiry nobody tells, so a
+        candidate looks for itself as well."""
+        self._due.set()
+
+    async def acquire(self, may_lead: Callable[[], bool] = lambda: True) -> Token:
         """Wait, through outages too, until this candidate leads; then keep the lease renewed.
 
-        Called while it still believes to lead (a commit was fenced before a renewal failed), it
-        gives that leadership up first.
+        It does not stand while `may_lead` is false: whoever could not go on at once would keep
+        those off who can. Called while it still believes to lead (a commit was fenced before a
+        renewal failed), it gives that leadership up first.
         """
         await self._step_down()
         self.lost.clear()
         while True:
+            self._due.clear()
             try:
-                token = await self._try()
+                token = await self._try() if may_lead() else None
             except (Unavailable, StreamRefusal) as fault:
                 log.warning("no election possible", extra={"fault": str(fault)})
                 token = None
@@ -148,7 +161,11 @@ class Leadership:
                 self._renewing = asyncio.create_task(self._keep(token), name="lease-renewal")
                 return token
             # Candidates that look at the same moment would refuse each other for ever.
-            await asyncio.sleep(self._timing.poll_s * random.uniform(0.75, 1.25))
+            try:
+                async with asyncio.timeout(self._timing.poll_s * random.uniform(0.75, 1.25)):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
 
     async def resign(self) -> None:
         """Stop renewing and free the lease, so that the next candidate leads at once.
@@ -184,11 +201,12 @@ class Leadership:
 
     async def _try(self) -> Token | None:
         """One look at the lease and, where it is free, one attempt to take it."""
-        yard, generation = await self._yard()
         lease = await self._last(subjects.LEASE_KEY)
         if lease is not None and not lease.is_marker and not self._is_dead_self(lease):
             return None
         epoch = await self._last(subjects.EPOCH_KEY)
+        # After the epoch: a restore that begins later changes it, and this batch is refused.
+        yard, generation = await self._yard()
         term = secrets.token_hex(8)
         record = self._record(term)
         sent = self._clock()
@@ -231,6 +249,8 @@ class Leadership:
             except (Stale, Undecided) as fault:
                 raise Unavailable("another candidate is making the yard") from fault
         document = codec.decode(stored.data)
+        if document.get("restoring"):
+            raise Unavailable("a restore has begun and not ended: start it again")
         return str(document["id"]), int(document["generation"])
 
     async def _keep(self, token: Token) -> None:

@@ -14,10 +14,10 @@ from structlog.typing import FilteringBoundLogger
 from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Delivery, Message
 from gpuyard.errors import Unavailable
-from gpuyard.messages import BeatReply, JobDocument, OutMessage
+from gpuyard.messages import BeatReply, JobDocument, OutMessage, OutRecord
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import documents
+from gpuyard_coordinator.core import documents, quota
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -81,14 +81,20 @@ class Leader:
     ended: Callable[[JobKey, int], None] = lambda key, attempts: None
     """Told of every job that is over, and of its number of attempts, after the commit."""
     commits: int = 0
+    _is_stopping: bool = False
     unexplained: list[JobKey] = field(default_factory=list)
     """Jobs that came while a plan was cut short: told why they wait once one is whole."""
+
+    def stop(self) -> None:
+        """Let `run` return after the turn in which it is."""
+        self._is_stopping = True
+        self.inbox.wake()
 
     async def run(self) -> None:
         """Turns until the lease is lost; raises Fenced when a commit shows that it was."""
         await self._announce()
         next_tick = self.clock.monotonic()
-        while not self.leadership.lost.is_set():
+        while not (self._is_stopping or self.leadership.lost.is_set()):
             wake_at = min(next_tick, self.store.checkpoint_at)
             await self.inbox.wait(max(0.0, wake_at - self.clock.monotonic()))
             if self.clock.monotonic() >= next_tick:
@@ -103,11 +109,14 @@ class Leader:
         effects, deliveries, queries = Effects(), list[Delivery](), list[Query]()
         await self._apply_arrivals(now, effects, deliveries, queries)
         self._plan(now, effects)
-        writes = self._writes(effects)
+        records = _records(effects.out)
+        writes = self._writes(effects, records)
         if writes:
             await self.store.commit(writes)
             self.commits += 1
-        self._publish_outbox(effects)
+        for record in records:
+            self.outbox.push(self.next_out, record)
+            self.next_out += 1
         for name in effects.wanted:
             await self._push_wanted(name)
         for delivery in deliveries:
@@ -125,7 +134,8 @@ class Leader:
         self, now: Now, effects: Effects, deliveries: list[Delivery], queries: list[Query]
     ) -> None:
         for _ in range(min(EVENTS_PER_TURN, len(self.inbox))):
-            if _size(effects) >= WRITES_PER_TURN or effects.kib >= KIB_PER_TURN:
+            is_large = effects.keys >= WRITES_PER_TURN or effects.kib >= KIB_PER_TURN
+            if is_large or self._must_plan_first():
                 self.inbox.wake()
                 return
             (item,) = self.inbox.drain(1)
@@ -138,9 +148,19 @@ class Leader:
                     deliveries.append(ref)
                 apply(self.cluster, event, now, effects)
 
+    def _must_plan_first(self) -> bool:
+        """True where the next job would find its tenant's queue full while some of what is in it
+        may start at once: only what stays queued counts against the limit."""
+        item = self.inbox.first
+        event = item.event if isinstance(item, Arrival) else None
+        if not isinstance(event, Submitted) or not self.planner.is_behind:
+            return False
+        document = self.cluster.tenants.get(event.tenant)
+        return quota.is_queue_full(document, self.cluster.queue.waiting[event.tenant])
+
     def _plan(self, now: Now, effects: Effects) -> None:
         new = [key for key in effects.jobs if key in self.cluster.jobs]
-        room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - _size(effects)))
+        room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - effects.keys))
         plan = self.planner.plan(room)
         for placement in plan.placements:
             apply(self.cluster, placement, now, effects)
@@ -152,12 +172,13 @@ class Leader:
         for waiting in self.planner.explain_new(waiting_keys, now):
             apply(self.cluster, waiting, now, effects)
 
-    def _writes(self, effects: Effects) -> list[Write]:
+    def _writes(self, effects: Effects, records: list[OutRecord]) -> list[Write]:
+        """Jobs by their acceptance: a standby lists them in the order in which it hears of them."""
         cluster = self.cluster
+        jobs = [job for key in effects.jobs if (job := cluster.jobs.get(key)) is not None]
         writes = [
-            put(subjects.job_key(*key), dict(documents.job_document(cluster.jobs[key])))
-            for key in sorted(effects.jobs)
-            if key in cluster.jobs
+            put(subjects.job_key(*job.key), documents.encode_job(job))
+            for job in sorted(jobs, key=lambda job: job.submit_seq)
         ]
         writes += [delete(subjects.job_key(*key)) for key in sorted(effects.deleted)]
         for key, document in effects.done.items():
@@ -171,15 +192,9 @@ class Leader:
         for name in sorted(effects.tenants):
             tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
             writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
-        records = list(_records(effects.out))
         for n, record in enumerate(records, self.next_out):
-            writes.append(put(subjects.out_key(n), {"v": 1, "messages": record}))
+            writes.append(put(subjects.out_key(n), dict(record)))
         return writes
-
-    def _publish_outbox(self, effects: Effects) -> None:
-        for record in _records(effects.out):
-            self.outbox.push(self.next_out, {"v": 1, "messages": record})
-            self.next_out += 1
 
     async def _push_wanted(self, name: str) -> None:
         """A push is for latency alone: one that is lost is repaired by the next beat's reply."""
@@ -234,11 +249,6 @@ class Leader:
             await self.store.checkpoint()
 
 
-def _size(effects: Effects) -> int:
-    stored = len(effects.nodes) + len(effects.forgotten) + len(effects.tenants)
-    return len(effects.jobs) + 2 * len(effects.done) + stored
-
-
 async def _with_known(arrival: Arrival) -> Event:
     event = arrival.event
     if arrival.look_up is not None and isinstance(event, Submitted | Refused | CancelRequested):
@@ -246,14 +256,14 @@ async def _with_known(arrival: Arrival) -> Event:
     return event
 
 
-def _records(out: list[OutMessage]) -> list[list[OutMessage]]:
+def _records(out: list[OutMessage]) -> list[OutRecord]:
     """The turn's messages, in order, in records that each stay below the message limit."""
-    records: list[list[OutMessage]] = []
+    records: list[OutRecord] = []
     size = OUT_RECORD_BYTES
     for message in out:
         size += len(str(message["body"]))
         if size >= OUT_RECORD_BYTES:
-            records.append([])
+            records.append({"v": 1, "messages": []})
             size = 0
-        records[-1].append(message)
+        records[-1]["messages"].append(message)
     return records

@@ -4,7 +4,7 @@ Until there are credentials per tenant anybody who may speak on the bus is an op
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, cast
@@ -14,29 +14,35 @@ from gpuyard.bus import Bus
 from gpuyard.errors import RequestError, UnknownThing
 from gpuyard.model.tenant import DEFAULT_TENANT, parse_tenant, template
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.calls import Body, Call
+from gpuyard_coordinator.calls import Body, Call, Reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.events import NodeOrder, TenantApplied, TenantDeleted
-from gpuyard_coordinator.desk import Desk
-from gpuyard_coordinator.loop import Arrival, Leader
+from gpuyard_coordinator.desk import Desk, Seat
+from gpuyard_coordinator.loop import Arrival
 from gpuyard_coordinator.pages import fill
+from gpuyard_coordinator.presence import Presence
+from gpuyard_coordinator.storage_watch import StorageWatch
 
 LONGEST_DRAIN_S: Final = 30 * 86_400.0
 LONGEST_REASON: Final = 256
 FORGET_WARNING: Final = (
-    "its attempts count as over on your word: if the host still runs, their containers go on "
-    "beside the new attempts until its agent is back"
+    "the attempts of {jobs} count as over on your word: if the host still runs, their containers "
+    "go on beside new attempts until its agent is back and stops them"
 )
+JOBS_NAMED: Final = 10
 Action = Literal["cordon", "uncordon", "drain", "forget"]
 
 
 @dataclass(slots=True)
 class OperatorServices:
     bus: Bus
-    leader: Leader
+    leader: Seat
     desk: Desk
+    presence: Presence
+    storage: StorageWatch | None = None
+    """What the leader knows of the bus's storage; a standby stores nothing."""
 
-    def handlers(self) -> Mapping[str, Callable[[Call], Awaitable[Body]]]:
+    def handlers(self) -> Mapping[str, Callable[[Call], Awaitable[Reply]]]:
         return {
             "nodes": self._nodes,
             "node": self._node,
@@ -52,13 +58,13 @@ class OperatorServices:
             "version": self._version,
         }
 
-    async def _nodes(self, call: Call) -> Body:
+    async def _nodes(self, call: Call) -> Reply:
         limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
         after = str(call.arguments.get("cursor") or "")
-        items, last = await self.desk.read(
-            lambda cluster: fill(reads.node_views(cluster, after), limit)
+        page = await self.desk.walk(
+            lambda cluster: fill(reads.node_views(cluster, after), limit, as_json=call.as_json)
         )
-        return {"v": 1, "items": items, "next": last}
+        return page.reply(page.last)
 
     async def _node(self, call: Call) -> Body:
         return {"v": 1, "node": await self._show_node(call.text("name"))}
@@ -83,7 +89,8 @@ class OperatorServices:
         )
         await self.desk.change(call, Arrival(order))
         if call.operation == "forget":
-            return {"v": 1, "node": before, "warning": FORGET_WARNING}
+            warning = FORGET_WARNING.format(jobs=_named(before["jobs"])) if before["jobs"] else None
+            return {"v": 1, "node": before, "warning": warning}
         return {"v": 1, "node": await self._show_node(name)}
 
     def _deadline(self, call: Call) -> str | None:
@@ -93,13 +100,13 @@ class OperatorServices:
         moment = datetime.fromtimestamp(self.leader.clock.wall(), UTC) + timedelta(seconds=seconds)
         return self.leader.clock.timestamp(moment)
 
-    async def _tenants(self, call: Call) -> Body:
+    async def _tenants(self, call: Call) -> Reply:
         limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
         after = str(call.arguments.get("cursor") or "")
-        items, last = await self.desk.read(
-            lambda cluster: fill(reads.tenant_views(cluster, after), limit)
+        page = await self.desk.walk(
+            lambda cluster: fill(reads.tenant_views(cluster, after), limit, as_json=call.as_json)
         )
-        return {"v": 1, "items": items, "next": last}
+        return page.reply(page.last)
 
     async def _tenant(self, call: Call) -> Body:
         name = call.optional_text("name") or call.text("tenant")
@@ -141,25 +148,44 @@ class OperatorServices:
         return {"v": 1, "tenant": view}
 
     async def _status(self, call: Call) -> Body:
-        leader = self.leader
+        alarms = self.storage.alarms() if self.storage else []
+        if self.storage and self.storage.is_blocked:
+            # No turn ends, and what is not committed is not shown.
+            unknown = {"nodes": None, "gpus": None, "queue": None}
+            return self._yard(self.leader.cluster) | unknown | _health(alarms, is_well=False)
 
         def read(cluster: Cluster) -> Body:
             states = Counter(str(node.state) for node in cluster.nodes.values())
-            return {
-                "v": 1,
-                "yard": cluster.yard,
-                "leader": {"token": list(cluster.token), "commits": leader.commits},
-                "bus": {"url": self.bus.url, "version": self.bus.server_version},
+            counts = {
                 "nodes": dict(states),
                 "gpus": reads.gpu_totals(cluster),
                 "queue": reads.queue_by_reason(cluster),
-                "healthy": set(states) <= {"ready"},
             }
+            is_well = set(states) <= {"ready"} and not alarms
+            return self._yard(cluster) | counts | _health(alarms, is_well=is_well)
 
-        return await self.desk.read(read)
+        return await self.desk.walk(read)
+
+    def _yard(self, cluster: Cluster) -> Body:
+        return {
+            "v": 1,
+            "yard": cluster.yard,
+            "leader": {"token": list(cluster.token), **self.presence.leader()},
+            "standbys": self.presence.standbys(),
+            "bus": {"url": self.bus.url, "version": self.bus.server_version},
+        }
 
     async def _version(self, call: Call) -> Body:
         return {"v": 1, "version": __version__, "yard": self.leader.cluster.yard}
+
+
+def _health(alarms: list[str], *, is_well: bool) -> Body:
+    return {"alarms": alarms, "healthy": is_well}
+
+
+def _named(jobs: Sequence[str]) -> str:
+    more = f" and {len(jobs) - JOBS_NAMED} more" if len(jobs) > JOBS_NAMED else ""
+    return f"{', '.join(jobs[:JOBS_NAMED])}{more}"
 
 
 def _reason(call: Call) -> str | None:

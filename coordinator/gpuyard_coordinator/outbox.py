@@ -21,6 +21,7 @@ from gpuyard.bus import (
     JetStream,
     Publication,
     Stale,
+    StorageFull,
     StreamRefusal,
     Undecided,
 )
@@ -83,6 +84,11 @@ class Outbox:
         """Numbers that `take_acknowledged` would hand out."""
         return len(self._acknowledged)
 
+    @property
+    def blocked(self) -> dict[str, str]:
+        """Why messages wait, for each stream that does not take them."""
+        return {stream: lane.blocked for stream, lane in self._lanes.items() if lane.blocked}
+
     def push(self, n: int, record: OutRecord) -> None:
         """Start publishing a record that has just been committed."""
         messages = record["messages"]
@@ -131,6 +137,8 @@ class _Lane:
         self, jetstream: JetStream, stream: str, note_stored: Callable[[_Item], None]
     ) -> None:
         self.stream = stream
+        self.blocked: str | None = None
+        """Why its oldest message is not stored yet."""
         self._jetstream = jetstream
         self._note_stored = note_stored
         self._waiting: deque[_Item] = deque()
@@ -157,12 +165,16 @@ class _Lane:
                 await self._step()
             except Undecided:
                 await asyncio.sleep(_UNDECIDED_S)
-            except Unavailable:
-                await asyncio.sleep(_NEXT_TRY_S)
-            except StreamRefusal as fault:
+            except (StorageFull, StreamRefusal) as fault:
                 # Full, or not made yet: an effect that was committed is never given up.
+                self.blocked = str(fault)
                 log.error("stream refuses", extra={"stream": self.stream, "fault": str(fault)})
                 await asyncio.sleep(_REFUSED_S)
+            except Unavailable as fault:
+                self.blocked = str(fault)
+                await asyncio.sleep(_NEXT_TRY_S)
+            else:
+                self.blocked = None
 
     async def _step(self) -> None:
         """Store the oldest waiting message, or many; a raise leaves all that is open waiting."""

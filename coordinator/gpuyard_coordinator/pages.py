@@ -1,28 +1,52 @@
-"""Lists cut into replies that stay below the bus's message limit."""
+"""Lists cut into replies that stay below the bus's message limit; each item is encoded once."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuyard import codec
 
 PAGE_BYTES: Final = 768 * 1024
 """The bus takes messages of 1 MiB; the rest is for what stands around the items."""
+MOST_PASSED: Final = 20_000
+"""Items that a filter may pass over for one page; more would hold up the beats behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    items: list[bytes]
+    """In the form, JSON or msgpack, of the reply."""
+    last: Any
+    """The place of the last item looked at if more may follow, else None."""
+    as_json: bool
+
+    def reply(self, next: str | None) -> bytes:
+        """The body `{v, items, next}`."""
+        around = {"v": 1, "next": next}
+        return codec.encode_list(around, "items", self.items, as_json=self.as_json)
 
 
 def fill(
-    items: Iterable[tuple[Any, Mapping[str, Any]]], limit: int
-) -> tuple[list[Mapping[str, Any]], Any]:
+    items: Iterable[tuple[Any, Mapping[str, Any] | None]], limit: int, *, as_json: bool = False
+) -> Page:
     """Items of (place, view) up to `limit` and `PAGE_BYTES`, at least one where there is one.
 
-    The second value is the place of the last item taken if more follow, else None.
+    An item whose view is None is passed over; after `MOST_PASSED` of them the page ends.
     """
-    taken: list[Mapping[str, Any]] = []
+    encode = codec.encode_json if as_json else codec.encode
+    taken: list[bytes] = []
     last: Any = None
-    size = 0
+    size = passed = 0
     for place, view in items:
-        size += len(codec.encode(view))
+        if passed == MOST_PASSED:
+            return Page(taken, last, as_json)
+        if view is None:
+            passed, last = passed + 1, place
+            continue
+        data = encode(view)
+        size += len(data)
         if len(taken) == limit or (taken and size > PAGE_BYTES):
-            return taken, last
-        taken.append(view)
+            return Page(taken, last, as_json)
+        taken.append(data)
         last = place
-    return taken, None
+    return Page(taken, None, as_json)

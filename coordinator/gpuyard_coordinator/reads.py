@@ -1,15 +1,16 @@
 """What a reader is shown of the committed state: jobs, nodes and the yard, as views."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpuyard.errors import InvalidJob, RequestError, UnknownThing
+from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import GpuHealth, JobState
 from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
-from gpuyard.model.verdicts import Verdict
+from gpuyard.model.verdicts import VerdictCode
 from gpuyard.views import (
     GrantView,
     JobView,
@@ -20,16 +21,19 @@ from gpuyard.views import (
     job_view,
     node_view,
 )
-from gpuyard_coordinator.core import documents, filters, quota
+from gpuyard_coordinator.core import documents, fencing, filters, quota, setaside
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
-from gpuyard_coordinator.core.explain import Words
+from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
+from gpuyard_coordinator.core.holdups import holdup
 from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.roster import Roster
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node
 from gpuyard_coordinator.core.why import not_waiting, why, why_shape
 
 MAX_PAGE: Final = 1000
 PREFIX_LENGTH: Final = 4
+Filter = Callable[[Mapping[str, Any]], bool]
 
 
 def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
@@ -43,7 +47,7 @@ def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
     found = {
         key
         for key, job in cluster.jobs.items()
-        if key[0] == tenant and (job.spec.get("name") == text or _is_prefix(text, key[1]))
+        if key[0] == tenant and (job.name == text or _is_prefix(text, key[1]))
     }
     found |= {key for key in cluster.recently_done if key[0] == tenant and _is_prefix(text, key[1])}
     if len(found) > 1:
@@ -52,54 +56,93 @@ def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
     return found.pop() if found else None
 
 
+def find(cluster: Cluster, tenant: str, text: str) -> Job | JobDocument | None:
+    """The job that a text means, live or as its record has it; as `resolve` otherwise."""
+    key = resolve(cluster, tenant, text)
+    if key is None:
+        return None
+    return cluster.jobs.get(key) or cluster.recently_done[key]
+
+
+def without_live(cluster: Cluster, documents: Sequence[JobDocument]) -> list[JobDocument]:
+    """Kept records but for those of an id that a live job has: a refusal, or a cancel that came
+    too early, whose id was then submitted well."""
+    return [kept for kept in documents if (kept["tenant"], kept["id"]) not in cluster.jobs]
+
+
 def _is_prefix(text: str, id: str) -> bool:
     return len(text) >= PREFIX_LENGTH and id.startswith(text)
 
 
-def live_job(cluster: Cluster, job: Job, words: "Explainer") -> JobView:
-    """A job that is not over, with its place in the queue and its verdict."""
+def live_job(cluster: Cluster, job: Job, told: tuple[str, str] | None) -> JobView:
+    """A job that is not over, with its place in the queue; `told` are the code and the message of
+    its verdict, None where it has none or nobody knows; what holds it up comes before."""
     attempt = job.last
     node = cluster.nodes.get(attempt.node) if attempt else None
     index = {uuid: gpu.facts["index"] for uuid, gpu in node.gpus.items()} if node else {}
     is_queued = job.state is JobState.QUEUED
+    verdict = holdup(cluster, job)
+    if verdict is None and told is not None:
+        verdict = {"code": told[0], "message": told[1], "since": job.queued_at}
     return job_view(
         documents.job_document(job),
         node_state=str(node.state) if node else None,
         runtime=node.facts["runtime"] if node else None,
         gpu_index=index,
         queue_position=cluster.queue.position(job) if is_queued else None,
-        verdict=words.verdict(job) if is_queued else None,
+        verdict=verdict,
     )
+
+
+def explained_job(cluster: Cluster, job: Job) -> JobView:
+    """The same with its verdict as of now."""
+    is_queued = job.state is JobState.QUEUED
+    return live_job(cluster, job, Words(cluster).of(job.shape) if is_queued else None)
 
 
 def ended_job(document: JobDocument) -> JobView:
     return job_view(document)
 
 
-class Explainer:
-    """Verdicts for one answer; where there are too many to find out, some are None: not known."""
+@dataclass(slots=True)
+class JobList:
+    """Unfinished jobs for lists; a verdict in one may be as old as `explain.KEPT_S`."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._words = Words(cluster)
+    cluster: Cluster
+    _roster: Roster = field(init=False)
+    _recent: RecentWords = field(default_factory=RecentWords)
 
-    def verdict(self, job: Job) -> Verdict | None:
-        words = self._words.of(job.shape)
-        if words is None:
-            return None
-        code, message = words
-        return {"code": code, "message": message, "since": job.queued_at}
+    def __post_init__(self) -> None:
+        self._roster = Roster(self.cluster)
+
+    def views(
+        self, tenant: str | None, after: int, keep: Filter, now: float
+    ) -> Iterator[tuple[int, JobView | None]]:
+        """Jobs accepted after `after` (a submit_seq), oldest first, each with its own and with
+        None for a view where `keep` has none of it. `now` is monotonic."""
+        words = Words(self.cluster, PAGE_LOOKS)
+        for job in self._roster.after(after, tenant):
+            yield job.submit_seq, self._view(job, words, now) if keep(_listed(job)) else None
+
+    def view(self, job: Job, now: float) -> JobView:
+        return self._view(job, Words(self.cluster), now)
+
+    def _view(self, job: Job, words: Words, now: float) -> JobView:
+        is_queued = job.state is JobState.QUEUED
+        told = self._recent.of(job.shape, words, now) if is_queued else None
+        return live_job(self.cluster, job, told)
 
 
-def live_views(cluster: Cluster, tenant: str | None, after: int) -> Iterator[tuple[int, JobView]]:
-    """Unfinished jobs accepted after `after` (a submit_seq), oldest first, each with its own."""
-    words = Explainer(cluster)
-    jobs = (
-        job
-        for job in cluster.jobs.values()
-        if job.submit_seq > after and (tenant is None or job.tenant == tenant)
-    )
-    for job in sorted(jobs, key=lambda job: job.submit_seq):
-        yield job.submit_seq, live_job(cluster, job, words)
+def _listed(job: Job) -> dict[str, Any]:
+    """The keys of a job's view that a list may be filtered by."""
+    last = job.last
+    return {
+        "state": job.state,
+        "user": job.user,
+        "node": last.node if last is not None and job.state is not JobState.QUEUED else None,
+        "name": job.name,
+        "submitted_at": job.submitted_at,
+    }
 
 
 def node_views(cluster: Cluster, after: str) -> Iterator[tuple[str, NodeView]]:
@@ -108,7 +151,7 @@ def node_views(cluster: Cluster, after: str) -> Iterator[tuple[str, NodeView]]:
         yield name, show_node(cluster, cluster.nodes[name])
 
 
-def matcher(arguments: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+def matcher(arguments: Mapping[str, Any]) -> Filter:
     """A filter over views from the arguments of `jobs`: state, user, node, name, since."""
     asked = arguments.get("state") or []
     asked = [asked] if isinstance(asked, str) else asked
@@ -135,7 +178,10 @@ def matcher(arguments: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]
 def show_node(cluster: Cluster, node: Node) -> NodeView:
     cpus, memory = filters.cpu_milli_free(node), filters.memory_mib_free(node)
     gpus = []
+    takes_work = filters.node_block(node) is None and filters.is_sampled(node)
     for gpu in node.gpus.values():
+        is_open = takes_work and gpu.cordon is None
+        is_well = is_open and filters.gpu_block(gpu, cluster.settings) is None
         grants: list[GrantView] = [
             {"tenant": tenant, "job": job, "attempt": attempt, "milli": milli}
             for (tenant, job, attempt), milli in gpu.grants.items()
@@ -145,6 +191,7 @@ def show_node(cluster: Cluster, node: Node) -> NodeView:
                 gpu.facts,
                 gpu.sample,
                 free_milli=gpu.free_milli,
+                allocatable_milli=gpu.free_milli if is_well else 0,
                 grants=grants,
                 cordoned=None if gpu.cordon is None else gpu.cordon._asdict(),
             )
@@ -173,10 +220,12 @@ def _own_reasons(node: Node) -> list[Any]:
         reasons.append(("duplicate_name", text))
     if node.is_adopting:
         reasons.append(("adopting", "its agent waits to be told which attempts go on"))
-    return [
+    told: list[Any] = [
         {"code": code, "message": message, "gpu": None, "since": node.last_beat_at}
         for code, message in reasons
     ]
+    failing = setaside.reason(node)
+    return told if failing is None else [*told, failing]
 
 
 def tenant_views(cluster: Cluster, after: str) -> Iterator[tuple[str, TenantView]]:
@@ -213,20 +262,26 @@ def tenant_as(cluster: Cluster, document: Mapping[str, Any]) -> TenantView:
     }
 
 
-def why_of(cluster: Cluster, key: JobKey, document: JobDocument) -> WhyView:
-    """Table D of a job, live or over."""
-    job = cluster.jobs.get(key)
-    return not_waiting(document["id"], document["state"]) if job is None else why(cluster, job)
+def why_of(cluster: Cluster, tenant: str, text: str) -> WhyView | None:
+    """Table D of the job that a text means, live or over; None where none is known here."""
+    found = find(cluster, tenant, text)
+    if found is None or isinstance(found, Job):
+        return None if found is None else why(cluster, found)
+    return not_waiting(found["id"], found["state"])
 
 
 def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any]:
-    """Where a job would go now, and why not; raises what its tenant's document refuses."""
+    """Where a job would go now, and why not; raises what submitting it would raise."""
+    if taken := id_taken(cluster, event):
+        raise taken
     document = cluster.tenants.get(event.tenant)
-    spec, _ = quota.with_defaults(event.spec, document)
+    spec, notes = quota.with_defaults(event.spec, document)
     shape = documents.shape_of(spec, event.tenant, document)
     queued = cluster.queue.waiting[event.tenant]
     if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
         raise InvalidJob((refusal[1],))
+    if short := fencing.fault(fencing.with_rule(spec, cluster.settings), cluster.settings):
+        raise InvalidJob((short,))
     placement = planner.preview(shape)
     view = why_shape(cluster, shape, since=None)
     return {
@@ -234,8 +289,25 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any
         "node": placement.node if placement else None,
         "gpus": list(placement.gpus) if placement else [],
         "verdict": None if placement else view["verdict"],
+        "notes": [note for note in (event.note, *notes) if note],
         "why": view,
     }
+
+
+def id_taken(cluster: Cluster, event: Submitted) -> Conflict | None:
+    """Why a job that is only tried would not start under its id: another has it already, even if
+    that is the same job sent before, or a cancel of it came first."""
+    key = (event.tenant, event.id)
+    live = cluster.jobs.get(key)
+    kept = documents.job_document(live) if live else cluster.recently_done.get(key, event.known)
+    if kept is None:
+        return None
+    if not kept["spec_sha256"]:
+        is_cancelled = kept["state"] == JobState.CANCELLED
+        text = f"job {event.id} was cancelled before it was submitted: it will not run"
+        return Conflict(text, field="id") if is_cancelled else None
+    spec = "this spec" if kept["spec_sha256"] == event.spec_sha256 else "another spec"
+    return Conflict(f"job {event.id} exists already with {spec}; it is {kept['state']}", field="id")
 
 
 def find_node(cluster: Cluster, name: Any) -> Node:
@@ -273,4 +345,6 @@ def queue_by_reason(cluster: Cluster) -> dict[str, int]:
     for shape, orders in by_number:
         found = words.of(shape)
         counts[found[0] if found else "unknown"] += len(orders)
+    if cluster.queue.parked:
+        counts[str(VerdictCode.NOT_BEFORE)] += len(cluster.queue.parked)
     return dict(counts)

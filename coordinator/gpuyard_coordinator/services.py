@@ -7,7 +7,8 @@ goes only to the caller's own inbox.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from structlog.typing import FilteringBoundLogger
@@ -28,19 +29,34 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
 from gpuyard.views import JobView, job_detail
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.calls import Body, Call, error_reply
+from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
 from gpuyard_coordinator.core.effects import Outcome
 from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
-from gpuyard_coordinator.desk import Desk
-from gpuyard_coordinator.loop import Arrival, Leader
+from gpuyard_coordinator.core.state import Job
+from gpuyard_coordinator.core.why import not_waiting
+from gpuyard_coordinator.desk import Desk, Seat
+from gpuyard_coordinator.loop import Arrival
 from gpuyard_coordinator.operator_services import OperatorServices
-from gpuyard_coordinator.pages import PAGE_BYTES, fill
+from gpuyard_coordinator.pages import PAGE_BYTES, Page, fill
 from gpuyard_coordinator.store import Store
 from gpuyard_coordinator.submissions import Submission, read_submission
 
 MAX_WAIT_S: Final = 30.0
+READS: Final = (
+    "jobs",
+    "job",
+    "why",
+    "wait",
+    "logs",
+    "nodes",
+    "node",
+    "tenants",
+    "tenant",
+    "status",
+)
+"""What changes nothing and needs no leader."""
 DONE_PAGES_SEARCHED: Final = 20
 T = TypeVar("T")
 
@@ -48,22 +64,37 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class Services:
     bus: Bus
-    leader: Leader
+    leader: Seat
     store: Store
     log: FilteringBoundLogger
     desk: Desk
     operators: OperatorServices
-    _subscription: Subscription | None = None
+    _list: reads.JobList | None = None
+    _subscriptions: list[Subscription] = field(default_factory=list)
     _waiting: dict[JobKey, list["asyncio.Future[None]"]] = field(default_factory=dict)
 
     async def start(self) -> None:
-        self._subscription = await self.bus.tenants.serve(
-            subjects.API_ALL, self._serve, queue=subjects.API_QUEUE
+        self._subscriptions.append(
+            await self.bus.tenants.serve(subjects.API_ALL, self._serve, queue=subjects.API_QUEUE)
         )
 
+    async def start_reads(self, may_answer: Callable[[], Awaitable[bool]]) -> None:
+        """A standby's part: nothing but reads, and each only if `may_answer` then says so."""
+
+        async def serve(message: Message) -> None:
+            if await may_answer():
+                await self._serve(message)
+
+        for operation in READS:
+            subject = subjects.api("*", "*", operation)
+            self._subscriptions.append(
+                await self.bus.tenants.serve(subject, serve, queue=subjects.STANDBY_QUEUE)
+            )
+
     async def close(self) -> None:
-        if self._subscription is not None:
-            await self._subscription.close()
+        for subscription in self._subscriptions:
+            await subscription.close()
+        self._subscriptions.clear()
 
     def job_ended(self, key: JobKey) -> None:
         """Wakes whoever waits for this job."""
@@ -82,7 +113,7 @@ class Services:
             handler = self._handlers().get(operation)
             if handler is None:
                 raise RequestError(f"no operation {operation}", field="operation")
-            body = await handler(call)
+            body: Reply = await handler(call)
             headers = {"Gpuyard-Kind": f"{operation}.ok"}
         except GpuyardError as error:
             body, headers = error_reply(error)
@@ -93,7 +124,7 @@ class Services:
             body, headers = error_reply(LocalProtocolError(text))
         await self.bus.tenants.respond(message, body, caller_prefix=call.inbox, headers=headers)
 
-    def _handlers(self) -> Mapping[str, Callable[[Call], Awaitable[Body]]]:
+    def _handlers(self) -> Mapping[str, Callable[[Call], Awaitable[Reply]]]:
         return {
             "submit": self._submit,
             "jobs": self._jobs,
@@ -119,7 +150,7 @@ class Services:
         if call.arguments.get("dry_run"):
             return await self._dry_run(event)
         outcome = await self.desk.change(call, self.arrival(event))
-        return {"v": 1, "job": (await self._find(*_key(outcome)))[0]}
+        return {"v": 1, "job": await self._outcome(outcome)}
 
     async def _dry_run(self, event: Submission) -> Body:
         """Where a job would go now, or why it would wait or be refused; nothing is kept."""
@@ -128,24 +159,30 @@ class Services:
         if not isinstance(event, Submitted):
             raise RequestError("only a job can be tried", field="dry_run")
         planner = self.leader.planner
-        return {"v": 1, "dry_run": await self.desk.read(lambda c: reads.trial(c, planner, event))}
+        if not ids.is_assigned_id(event.id):
+            event = replace(event, known=await self.store.get_done(event.tenant, event.id))
+        return {"v": 1, "dry_run": await self.desk.walk(lambda c: reads.trial(c, planner, event))}
 
     async def _why(self, call: Call) -> Body:
         tenant, text = call.tenant_asked(), call.text("id")
-        _, document = await self._find(tenant, text)
-        key = (document["tenant"], document["id"])
-        return {"v": 1, "why": await self.desk.read(lambda c: reads.why_of(c, key, document))}
+        view = await self.desk.walk(lambda cluster: reads.why_of(cluster, tenant, text))
+        if view is None:
+            document = await self._find_done(tenant, text)
+            view = not_waiting(document["id"], document["state"])
+        return {"v": 1, "why": view}
 
     def arrival(self, event: Submission) -> Arrival:
         """An event whose id is looked up among ended jobs while it waits for its turn; an id that
-        was just given away stands for none."""
+        was just given away stands for none. New jobs are refused while the storage is full."""
+        if self.operators.storage is not None:
+            event = self.operators.storage.admit(event)
         if ids.is_assigned_id(event.id) and not isinstance(event, CancelRequested):
             return Arrival(event)
         return Arrival(event, asyncio.create_task(self.store.get_done(event.tenant, event.id)))
 
     async def _cancel(self, call: Call) -> Body:
-        tenant, text = call.tenant_asked(), call.text("id")
-        _, document = await self._find(tenant, text)
+        tenant = call.tenant_asked()
+        document = await self._document(tenant, call.text("id"))
         reason = call.arguments.get("reason")
         event = CancelRequested(
             tenant=tenant,
@@ -155,7 +192,7 @@ class Services:
             ref=call,
         )
         outcome = await self.desk.change(call, self.arrival(event))
-        return {"v": 1, "job": (await self._find(*_key(outcome)))[0]}
+        return {"v": 1, "job": await self._outcome(outcome)}
 
     async def _job(self, call: Call) -> Body:
         view, document = await self._find(call.tenant_asked(), call.text("id"))
@@ -174,21 +211,35 @@ class Services:
         """A job by id, unique prefix or unique active name, live or kept."""
 
         def read(cluster: Cluster) -> tuple[JobView, JobDocument] | None:
-            key = reads.resolve(cluster, tenant, text)
-            if key is None:
-                return None
-            job = cluster.jobs.get(key)
-            if job is None:
-                document = cluster.recently_done[key]
-                return reads.ended_job(document), document
-            view = reads.live_job(cluster, job, reads.Explainer(cluster))
-            return view, job_document(job)
+            found = reads.find(cluster, tenant, text)
+            if isinstance(found, Job):
+                return reads.explained_job(cluster, found), job_document(found)
+            return None if found is None else (reads.ended_job(found), found)
 
         found = await self.desk.read(read)
         if found is not None:
             return found
         document = await self._find_done(tenant, text)
         return reads.ended_job(document), document
+
+    async def _outcome(self, outcome: Outcome) -> JobView:
+        """The job of a submission or a cancel; a burst of them is explained once."""
+        key, now = _key(outcome), self.leader.clock.monotonic()
+
+        def read(cluster: Cluster) -> JobView | None:
+            job = cluster.jobs.get(key)
+            return None if job is None else self._listed(cluster).view(job, now)
+
+        return await self.desk.read(read) or (await self._find(*key))[0]
+
+    async def _document(self, tenant: str, text: str) -> JobDocument:
+        """The same without a verdict, which costs a look at every node."""
+
+        def read(cluster: Cluster) -> JobDocument | None:
+            found = reads.find(cluster, tenant, text)
+            return job_document(found) if isinstance(found, Job) else found
+
+        return await self.desk.read(read) or await self._find_done(tenant, text)
 
     async def _find_done(self, tenant: str, text: str) -> JobDocument:
         if ids.is_job_id(text) or ids.is_assigned_id(text):
@@ -205,7 +256,7 @@ class Services:
                 break
         raise UnknownThing(f"no job {text} in tenant {tenant}", field="id")
 
-    async def _jobs(self, call: Call) -> Body:
+    async def _jobs(self, call: Call) -> Reply:
         """Unfinished jobs in order of acceptance, then, with `all`, the kept ones by their end."""
         arguments = call.arguments
         limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
@@ -215,41 +266,42 @@ class Services:
         tenant = None if everyone else call.tenant_asked()
         kind, _, place = str(arguments.get("cursor") or "live:0").partition(":")
         position = int(place) if place.isdigit() else 0
-        if kind == "live":
-            items, last = await self.desk.read(
-                lambda cluster: fill(
-                    (at for at in reads.live_views(cluster, tenant, position) if keep(at[1])),
-                    limit,
-                )
+        if kind != "live":
+            page = await self._ended_page(call, tenant, keep, position, limit)
+            return page.reply(None if page.last is None else f"done:{page.last}")
+        now = self.leader.clock.monotonic()
+        page = await self.desk.walk(
+            lambda cluster: fill(
+                self._listed(cluster).views(tenant, position, keep, now),
+                limit,
+                as_json=call.as_json,
             )
-            ended = "done:0" if _wants_ended(arguments) else None
-            return {"v": 1, "items": items, "next": ended if last is None else f"live:{last}"}
-        return await self._ended_page(tenant, keep, position, limit)
+        )
+        ended = "done:0" if _wants_ended(arguments) else None
+        return page.reply(ended if page.last is None else f"live:{page.last}")
+
+    def _listed(self, cluster: Cluster) -> reads.JobList:
+        if self._list is None or self._list.cluster is not cluster:
+            self._list = reads.JobList(cluster)
+        return self._list
 
     async def _ended_page(
-        self,
-        tenant: str | None,
-        keep: Callable[[Mapping[str, Any]], bool],
-        position: int,
-        limit: int,
-    ) -> Body:
+        self, call: Call, tenant: str | None, keep: reads.Filter, position: int, limit: int
+    ) -> Page:
         """Kept jobs in order of their end; a page with large specs is read again with fewer."""
         while True:
             documents, cursor = await self.store.list_done(tenant, cursor=position, limit=limit)
-            views = [view for document in documents if keep(view := reads.ended_job(document))]
-            fitting, _ = fill(((None, view) for view in views), limit)
-            if len(fitting) == len(views) or limit == 1:
-                return {
-                    "v": 1,
-                    "items": fitting,
-                    "next": None if cursor is None else f"done:{cursor}",
-                }
+            ended = await self.desk.read(partial(reads.without_live, documents=documents))
+            views = [view for document in ended if keep(view := reads.ended_job(document))]
+            page = fill(((None, view) for view in views), limit, as_json=call.as_json)
+            if len(page.items) == len(views) or limit == 1:
+                return replace(page, last=cursor)
             limit = max(1, limit // 2)
 
     async def _wait(self, call: Call) -> Body:
         timeout_s = call.seconds("timeout_s", default=MAX_WAIT_S, most=MAX_WAIT_S)
-        view, document = await self._find(call.tenant_asked(), call.text("id"))
-        if view["ended_at"] is None:
+        document = await self._document(call.tenant_asked(), call.text("id"))
+        if document["ended_at"] is None:
             key = (document["tenant"], document["id"])
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiting = self._waiting.setdefault(key, [])
@@ -258,17 +310,18 @@ class Services:
             waiting.remove(future)
             if not waiting and self._waiting.get(key) is waiting:
                 del self._waiting[key]
-            view, _ = await self._find(*key)
+        view, _ = await self._find(document["tenant"], document["id"])
         return {"v": 1, "job": view}
 
     async def _logs(self, call: Call) -> Body:
         """Stored chunks of one attempt, oldest first, from the node that ran it alone."""
-        view, document = await self._find(call.tenant_asked(), call.text("id"))
-        asked = call.arguments.get("attempt") or view["attempt"]
-        attempt = next((a for a in document["attempts"] if a["attempt"] == asked), None)
+        document = await self._document(call.tenant_asked(), call.text("id"))
+        attempts = document["attempts"]
+        asked = call.arguments.get("attempt") or (attempts[-1]["attempt"] if attempts else None)
+        attempt = next((a for a in attempts if a["attempt"] == asked), None)
         if attempt is None:
             body: Body = {"v": 1, "attempt": None, "node": None, "items": [], "next": None}
-            return body | {"complete": view["ended_at"] is not None}
+            return body | {"complete": document["ended_at"] is not None}
         place = str(call.arguments.get("cursor") or "1")
         page = await self.bus.jetstream.read_page(
             subjects.LOGS_STREAM,

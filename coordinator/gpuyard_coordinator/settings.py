@@ -39,6 +39,8 @@ class CoordinatorSettings:
     beat_s: float = 2.0
     suspect_s: float = 6.0
     lost_s: float = 30.0
+    fence_s: float = 900.0
+    """`stop_after` of jobs with retries that say nothing of partitions."""
     foreign_tolerated_mib: int = 256
     store_max_gib: float | None = None
     """The most that all streams may take on the bus's disk together; None: the default sizes."""

@@ -12,7 +12,16 @@ from gpuyard.errors import InvalidJob
 from gpuyard.model import where
 from gpuyard.model.gpus import GpuRequest, parse_gpus
 from gpuyard.model.intake import parse_spec
-from gpuyard.model.job import RESERVED_ENV, RESERVED_TARGETS, After, JobSpec, Mount, Retries, Ulimit
+from gpuyard.model.job import (
+    RESERVED_ENV,
+    RESERVED_TARGETS,
+    After,
+    JobSpec,
+    Mount,
+    Retries,
+    StopAfter,
+    Ulimit,
+)
 from reference.markdown import block, code, described, page, table, value
 
 NOT_YET: Final = "not accepted yet"
@@ -71,6 +80,7 @@ _EXAMPLES: Final[dict[str, Any]] = {
 _LINKED: Final = {
     "gpus": "number, text or map: [GPUs](#gpus)",
     "retries": "number, or a [map](#retries)",
+    "on_partition": "`keep`, or a [map](#on_partition)",
     "where": "list of [conditions](#conditions)",
     "prefer": "list of [conditions](#conditions)",
 }
@@ -199,6 +209,7 @@ def _parts() -> Iterator[str]:
         ("mounts", Mount),
         ("ulimits", Ulimit),
         ("retries", Retries),
+        ("on_partition", StopAfter),
         ("after", After),
     ):
         schema = model.model_json_schema()["properties"]

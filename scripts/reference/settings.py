@@ -48,6 +48,7 @@ _COORDINATOR: Final = _SHARED | {
     "beat_s": "seconds between two beats of an agent",
     "suspect_s": "silence after which a node is `suspect`",
     "lost_s": "silence after which a node is `lost`",
+    "fence_s": "`stop_after` of a job with retries that says nothing of partitions",
     "foreign_tolerated_mib": "memory of processes outside the yard that keeps no job off a GPU",
     "store_max_gib": "the most that all streams may take on the bus's disk; unset: what their "
     "default sizes come to, or less where the server has less",

@@ -28,13 +28,13 @@ _LIMITS: Final = {
     "gpus": "GPUs held at one time; shares count by their size",
     "gpu_memory_gib": "memory of the GPUs, or shares of GPUs, held at one time",
     "running_jobs": "jobs that hold a node at one time",
-    "queued_jobs": "jobs that wait at one time; one more is refused (`queue_full`)",
+    "queued_jobs": "jobs that wait at one time, not those that start at once; with so many, any job more is refused (`queue_full`)",
 }
 _PER_JOB: Final = {
     "max_gpus": "GPUs of one job",
     "max_runtime": "the longest `max_runtime`",
     "default_runtime": "`max_runtime` of a job that has none",
-    "default_gpus": "`gpus` of a job that has none",
+    "default_gpus": "`gpus` of a job that says nothing of them; `gpus: 0` stays none",
     "default_cpus_per_gpu": "`cpus` of a job that has none, for each of its GPUs",
     "default_memory_mib_per_gpu": "`memory_mib` of a job that has none, for each of its GPUs",
     "max_priority": "the largest `priority`",

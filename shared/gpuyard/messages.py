@@ -297,6 +297,10 @@ class JobDocument(TypedDict):
     attempts: list[AttemptDocument]
     not_charged: int
     """Attempts that ended before the container started and cost the job nothing."""
+    avoid: NotRequired[list[str]]
+    """Nodes that failed the job and that it is kept off."""
+    not_before: NotRequired[str | None]
+    """A retry waits until then; None or absent where nothing is waited for."""
 
 
 class NodeDocument(TypedDict):
@@ -311,9 +315,28 @@ class NodeDocument(TypedDict):
     drain_deadline_at: NotRequired[str | None]
     cordons: NotRequired[dict[str, list[str | None]]]
     """(reason, since) by UUID of each cordoned GPU."""
+    aside: NotRequired["PutAside | None"]
+    """Set where job after job failed on the node."""
+    forgotten_by: NotRequired[str | None]
+    """The operator who said that the node is gone, while its attempts are being ended."""
     facts: NodeFacts
     generation: int
     last_beat_at: str | None
+
+
+class PutAside(TypedDict):
+    """A node that takes no work since it failed job after job, until a trial goes well."""
+
+    reason: str
+    """End reason of the last failure."""
+    message: str
+    since: str
+    until: str
+    """When one job may try it."""
+    backoff_s: float
+    """How long that was put off; the next failure doubles it."""
+    trial: list[str | int] | None
+    """(tenant, job, attempt) of the job that tries it."""
 
 
 class OutRecord(TypedDict):

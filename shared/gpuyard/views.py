@@ -5,7 +5,7 @@ None, never 0; times are RFC 3339 UTC; units are in names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NotRequired
+from typing import Any, Literal, NotRequired
 
 from gpuyard._typing import TypedDict
 from gpuyard.messages import AttemptDocument, Event, GrantedGpu, JobDocument
@@ -104,6 +104,9 @@ class GpuView(TypedDict):
     health: Health
     mig: MigFacts | None
     free_milli: int
+    """What nobody is granted, be the GPU in use by others or not."""
+    allocatable_milli: int
+    """What of it a job could be granted now: 0 where the node or the GPU takes no new work."""
     grants: list[GrantView]
     foreign: list[ForeignProcess]
     missing: list[str]
@@ -246,6 +249,7 @@ def job_detail(view: JobView, document: JobDocument, events: Sequence[Event]) ->
         "spec": document["spec"],
         "attempts": [
             {key: attempt[key] for key in _ATTEMPT_KEYS}  # type: ignore[literal-required]
+            | {"fenced": attempt.get("fenced", False)}
             for attempt in document["attempts"]
         ],
         "events": list(events),
@@ -257,6 +261,7 @@ def gpu_view(
     sample: GpuSample | None,
     *,
     free_milli: int,
+    allocatable_milli: int,
     grants: list[GrantView],
     cordoned: dict[str, Any] | None = None,
 ) -> GpuView:
@@ -278,6 +283,7 @@ def gpu_view(
         "health": sample["health"] if sample else UNKNOWN_HEALTH,
         "mig": facts["mig"],
         "free_milli": free_milli,
+        "allocatable_milli": allocatable_milli,
         "grants": grants,
         "foreign": sample["foreign"] if sample else [],
         "missing": sorted({*facts["missing"], *(sample["missing"] if sample else ())}),
@@ -350,10 +356,19 @@ class FullVerdict(TypedDict):
     """True where no known node could ever hold the job."""
 
 
+Unit = Literal["GPUs", "MiB", "CPUs"]
+
+
 class ReasonView(TypedDict):
+    """Why a node does not take a job; with `where_mismatch` the line of the request that fails."""
+
     code: str
-    asked: int | None
-    have: int | None
+    asked: int | float | str | None
+    """A number in `unit`, or a line such as `gpu-memory>=24`."""
+    have: int | float | str | None
+    """What the node has of it now; the values of its label where a line fails, None for none."""
+    unit: Unit | None
+    """None where `asked` and `have` are no numbers."""
 
 
 class NodeFit(TypedDict):

@@ -1,15 +1,28 @@
 """The simulated runtime: attempts last as their labels say, on one timer for thousands."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from gpuyard.errors import RuntimeFailure
 from gpuyard_agent.core.launch import Launch, LaunchContext, launch_of
+from gpuyard_agent.core.state import Attempt, Memory
+from gpuyard_agent.core.times import epoch_s
 from gpuyard_agent.runtime import LogPosition, Status
 from gpuyard_agent.simulated_runtime import SimulatedRuntime, Timers
-from tests.support.agent_builders import NODE, YARD, entry, key
+from tests.support.agent_builders import (
+    BOOT,
+    NODE,
+    YARD,
+    attempt,
+    ended,
+    entry,
+    intent,
+    key,
+    started,
+)
 
 CONTEXT = LaunchContext(yard=YARD, node=NODE, epoch="1.1", gpu_injection="none")
 
@@ -92,3 +105,36 @@ async def test_timers_fire_in_order_of_time_whatever_the_order_of_asking() -> No
     timers.at(now + 0.02, lambda: fired.append("middle"))
     await asyncio.sleep(0.05)
     assert fired == ["early", "middle", "late"]
+
+
+def remembered(job: str, *, at: float, boot_id: str = BOOT, **facts: Any) -> Attempt:
+    """An attempt of 10 s that ends with 3, started at `at` on the boot clock."""
+    want = entry(job, labels={"sim.duration": "10s", "sim.exit_code": "3"})
+    return attempt(want, launched=boot_id, started=started(at, boot_id=boot_id), **facts)
+
+
+async def test_a_restarted_agent_finds_its_attempts_as_far_as_they_have_come() -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    memory = Memory()
+    for made in (
+        remembered("runs", at=now - 9.95),
+        remembered("over", at=now - 20),
+        remembered("stopped", at=now - 5, intent=intent(at=now - 3)),
+        remembered("told", at=now - 20, result=ended()),
+        remembered("of-another-boot", at=now - 5, boot_id="boot-0"),
+        attempt(entry("accepted")),
+    ):
+        memory.attempts[made.key] = made
+    runtime = SimulatedRuntime(Timers(), memory=memory, boot_id=BOOT, boot_clock=loop.time)
+    await runtime.open()
+
+    found = {seen.key.job: seen for seen in await runtime.seen()}
+
+    assert set(found) == {"runs", "over", "stopped"}
+    assert found["runs"].status is Status.RUNNING
+    assert found["over"].exit is not None and found["over"].exit.code == 3
+    age_s = time.time() - (epoch_s(found["over"].exit.ended_at) or 0)
+    assert 9.9 < age_s < 15
+    assert found["stopped"].exit is not None and found["stopped"].exit.code == 143
+    assert (await asyncio.wait_for(runtime.wait(key("runs")), 5)).code == 3

@@ -1,20 +1,24 @@
 """What readers are shown of the state: ids found, pages, verdicts, nodes and totals."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpuyard import codec
 from gpuyard.errors import RequestError, UnknownThing
 from gpuyard.views import JobView
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.pages import fill
-from gpuyard_coordinator.reads import Explainer
+from gpuyard_coordinator.core import explain
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.roster import Roster
+from gpuyard_coordinator.pages import MOST_PASSED, fill
 from tests.support.yard import Yard
 
 
 def view(yard: Yard, id: str = "j") -> JobView:
-    return reads.live_job(yard.cluster, yard.job(id), Explainer(yard.cluster))
+    return reads.explained_job(yard.cluster, yard.job(id))
 
 
 def yard_with_jobs(count: int) -> Yard:
@@ -87,31 +91,117 @@ def test_a_running_job_shows_its_gpus_and_how_its_node_is() -> None:
     assert (shown["state"], shown["node"], shown["node_state"]) == ("running", "a", "lost")
     assert [gpu["index"] for gpu in shown["gpus"]] == [0, 1]
     assert shown["gpus"][0]["enforced"] == "exclusive"
-    assert (shown["milli_gpu"], shown["verdict"], shown["queue_position"]) == (2000, None, None)
+    assert (shown["milli_gpu"], shown["queue_position"]) == (2000, None)
+    assert shown["verdict"] is not None and shown["verdict"]["code"] == "node_lost_waiting"
 
 
 def test_pages_hold_every_unfinished_job_once_and_say_when_they_end() -> None:
     yard = yard_with_jobs(7)
     yard.submit("theirs", tenant="other")
-    seen, after = [], 0
-    while True:
-        items, last = fill(reads.live_views(yard.cluster, "default", after), 3)
-        seen += [item["id"] for item in items]
-        if last is None:
-            break
-        after = last
+    jobs = reads.JobList(yard.cluster)
 
-    assert seen == [f"job{n:03}" for n in range(7)]
-    everyone, _ = fill(reads.live_views(yard.cluster, None, 0), 100)
-    assert len(everyone) == 8
+    assert listed(yard, jobs, "default", 3) == [f"job{n:03}" for n in range(7)]
+    assert len(listed(yard, jobs, None, 100)) == 8
+    assert listed(yard, jobs, "nobody", 100) == []
+
+
+def listed(
+    yard: Yard, jobs: reads.JobList, tenant: str | None, limit: int, **filters: Any
+) -> list[str]:
+    """Ids over all pages."""
+    seen: list[str] = []
+    after: int | None = 0
+    while after is not None:
+        views = jobs.views(tenant, after, reads.matcher(filters), yard.mono)
+        page = fill(views, limit)
+        assert len(page.items) <= limit
+        seen += [codec.decode(item)["id"] for item in page.items]
+        after = page.last
+    return seen
+
+
+def test_a_list_follows_jobs_that_come_and_go_and_another_leader() -> None:
+    yard = yard_with_jobs(6)
+    jobs = reads.JobList(yard.cluster)
+    assert len(listed(yard, jobs, "default", 4)) == 6
+    yard.cancel("job001")
+    yard.submit("a-later-one")
+    yard.cancel("a-later-one")
+    yard.submit("a-later-two")
+    expected = ["job000", *(f"job{n:03}" for n in range(2, 6)), "a-later-two"]
+
+    assert listed(yard, jobs, "default", 4) == expected
+    assert listed(yard, jobs, "default", 4, state="queued", name="name3") == ["job003"]
+    yard.restart()
+    assert listed(yard, reads.JobList(yard.cluster), "default", 4) == expected
+
+
+def test_a_list_forgets_the_jobs_that_ended() -> None:
+    job = yard_with_jobs(1).job("job000")
+    cluster = Cluster("yard01", (1, 1))
+    roster = Roster(cluster)
+    for seq in range(1, 3000):
+        cluster.jobs = {job.key: replace(job, submit_seq=seq)}
+        assert [found.submit_seq for found in roster.after(0, None)] == [seq]
+
+    assert len(roster._everyone) < 1500
+
+
+def test_an_explanation_is_taken_again_for_a_second() -> None:
+    yard = Yard()
+    yard.submit("j", gpus=1)
+    jobs = reads.JobList(yard.cluster)
+
+    def code() -> str:
+        verdict = jobs.view(yard.job(), yard.mono)["verdict"]
+        assert verdict is not None
+        return verdict["code"]
+
+    assert code() == "node_unready"
+    yard.node("a")
+    assert code() == "node_unready"
+    yard.mono += explain.KEPT_S + 0.1
+    assert code() == "insufficient_gpus"
 
 
 def test_a_page_stays_below_the_message_limit() -> None:
     views = [(n, {"text": "x" * 300_000}) for n in range(5)]
-    first, last = fill(views, 100)
-    assert (len(first), last) == (2, 1)
-    assert fill([(0, {"text": "x" * 2_000_000})], 100) == ([{"text": "x" * 2_000_000}], None)
-    assert fill([], 10) == ([], None)
+    first = fill(views, 100)
+    assert (len(first.items), first.last) == (2, 1)
+    large = fill([(0, {"text": "x" * 2_000_000})], 100)
+    assert (len(large.items), large.last) == (1, None)
+    assert (fill([], 10).items, fill([], 10).last) == ([], None)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_page_is_written_in_the_form_of_its_request(as_json: bool) -> None:
+    views = [(n, {"text": f"é{n}", "n": n}) for n in range(3)]
+    page = fill(views, 2, as_json=as_json)
+
+    data = page.reply(str(page.last))
+
+    assert codec.is_json(data) is as_json
+    items = [{"text": "é0", "n": 0}, {"text": "é1", "n": 1}]
+    assert codec.decode(data) == {"v": 1, "items": items, "next": "1"}
+    assert codec.decode(fill([], 1, as_json=as_json).reply(None))["items"] == []
+
+
+def test_a_filter_that_passes_nearly_everything_over_ends_its_page() -> None:
+    views = [(n, None) for n in range(MOST_PASSED + 5)]
+    page = fill(views, 10)
+
+    assert (page.items, page.last) == ([], MOST_PASSED - 1)
+    assert fill(views[MOST_PASSED:], 10).last is None
+
+
+def test_a_record_of_an_id_that_lives_is_not_listed_beside_its_job() -> None:
+    yard = Yard()
+    yard.submit("j", gpus=-1)
+    yard.submit("k", gpus=-1)
+    refused = [yard.done("j"), yard.done("k")]
+    yard.submit("j")
+
+    assert [kept["id"] for kept in reads.without_live(yard.cluster, refused)] == ["k"]
 
 
 def test_filters_by_state_user_name_and_time() -> None:
@@ -157,6 +247,27 @@ def test_a_node_shows_what_is_granted_and_what_is_left() -> None:
     assert shown["gpus"][0]["grants"] == [
         {"tenant": "default", "job": "j", "attempt": 1, "milli": 1000}
     ]
+
+
+def test_a_gpu_is_allocatable_only_where_it_takes_work() -> None:
+    yard = Yard()
+    agent = yard.node("a", gpus=5)
+    process = {"pid": 1, "user": "bob", "container": None, "memory_mib": 9000}
+    agent.change_sample(1, memory_foreign_mib=9000, foreign=[process])
+    agent.change_sample(2, health={"state": "lost", "reason": None, "since": None})
+    yard.beat("a")
+    yard.cordon("a", "3")
+    yard.submit("j", gpus="25%")
+    yard.plan()
+
+    def allocatable() -> list[int]:
+        gpus = reads.show_node(yard.cluster, yard.core_node("a"))["gpus"]
+        assert [gpu["free_milli"] for gpu in gpus] == [750, 1000, 1000, 1000, 1000]
+        return [gpu["allocatable_milli"] for gpu in gpus]
+
+    assert allocatable() == [750, 0, 0, 0, 1000]
+    yard.tick(31)
+    assert allocatable() == [0] * 5, "a lost node takes no work"
 
 
 def test_a_node_names_the_machine_that_was_refused_under_its_name() -> None:

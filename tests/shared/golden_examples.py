@@ -236,6 +236,8 @@ JOB_DOCUMENT: Final[JobDocument] = {
     "events": 5,
     "attempts": [_ATTEMPT],
     "not_charged": 0,
+    "avoid": ["node-2"],
+    "not_before": None,
 }
 NODE_DOCUMENT: Final[NodeDocument] = {
     "v": 1,
@@ -249,6 +251,15 @@ NODE_DOCUMENT: Final[NodeDocument] = {
     "facts": _FACTS,
     "generation": 4,
     "last_beat_at": _AT,
+    "aside": {
+        "reason": "runtime_error",
+        "message": "job after job failed, the last with runtime_error: no such device",
+        "since": _AT,
+        "until": "2026-05-04T12:35:15.250Z",
+        "backoff_s": 300.0,
+        "trial": ["team-a", "0f3k9v2m7q1x4z8c", 2],
+    },
+    "forgotten_by": None,
 }
 OUT_RECORD: Final[OutRecord] = {
     "v": 1,

@@ -55,6 +55,15 @@ def test_json_is_told_from_msgpack_without_a_header(data: bytes) -> None:
     assert codec.is_json(data)
 
 
+def test_one_key_is_read_without_the_rest() -> None:
+    body = {"v": 1, "items": [{"next": "inner"}], "next": "7"}
+    for data in (codec.encode(body), codec.encode_json(body)):
+        assert (codec.peek(data, "next"), codec.peek(data, "v")) == ("7", 1)
+        assert codec.peek(data, "none") is None
+        assert codec.peek(data[:-3], "next") is None
+    assert [codec.peek(data, "v") for data in (b"", b"\x93\x01\x02\x03", b"[1]")] == [None] * 3
+
+
 def test_a_missing_version_is_the_first_and_a_later_one_is_refused() -> None:
     assert codec.decode(b'{"image": "a"}') == {"image": "a"}
     with pytest.raises(RemoteProtocolError, match="v is 2"):

@@ -14,7 +14,7 @@ from gpuyard_agent.core.launch import AttemptKey, Launch
 from gpuyard_agent.core.state import Attempt, Intent, Result, Started
 from gpuyard_agent.core.steps import Here
 from gpuyard_agent.core.times import rfc3339
-from gpuyard_agent.runtime import LogPiece, LogPosition
+from gpuyard_agent.runtime import Hold, LogPiece, LogPosition, Reach, unheld
 
 MACHINE = "machine-1"
 BOOT = "boot-1"
@@ -44,6 +44,7 @@ def entry(
     attempt: int = 1,
     gpus: Sequence[GrantedGpu] = (),
     stop: StopOrder | None = None,
+    fence_s: float | None = None,
     boot_id: str = BOOT,
     machine_id: str = MACHINE,
     generation: int = 1,
@@ -63,6 +64,7 @@ def entry(
         "spec": {"image": "busybox", "command": ["true"], "stop_grace": "30s"} | spec,
         "spec_sha256": "0" * 64,
         "stop": stop,
+        "fence_s": fence_s,
     }
 
 
@@ -87,7 +89,14 @@ def parsed(
 
 
 def here(**changes: Any) -> Here:
-    usual = Here(machine_id=MACHINE, boot_id=BOOT, wall=WALL, gpus=frozenset({GPU}))
+    usual = Here(
+        machine_id=MACHINE,
+        boot_id=BOOT,
+        wall=WALL,
+        gpus=frozenset({GPU}),
+        renewed_at=0.0,
+        lease_until=float("inf"),
+    )
     return replace(usual, **changes)
 
 
@@ -207,13 +216,17 @@ class FakeRuntime:
         self.prepared.append(launch.key)
         self.images.add(launch.image)
 
-    async def launch(self, launch: Launch) -> Seen:
+    def reach(self, seen: Seen) -> Reach | None:
+        return "container", str(seen.container_id)
+
+    async def launch(self, launch: Launch, hold: Hold = unheld) -> Seen:
         self._check()
         if self.refusal is not None:
             raise self.refusal
         if launch.key not in self.containers:
             if launch.image not in self.images:
                 raise RuntimeFailure("no such image", temporary=False, reason="image_not_found")
+            await hold(("container", launch.container_name))
             self.starts.append(launch.key)
             made = replace(seen(), key=launch.key, container_id=launch.container_name)
             made = replace(made, started_at=rfc3339(WALL + self._clock()))

@@ -15,9 +15,11 @@ from gpuyard_agent.core.launch import AttemptKey
 from gpuyard_agent.core.policy import PERMISSIVE
 from gpuyard_agent.core.state import Memory, Record
 from gpuyard_agent.gpus.processes import OwnProcesses
+from gpuyard_agent.keeper.ledger import Fence as Held
 from gpuyard_agent.link import Link
 from gpuyard_agent.loop.host import Clock, Host
 from gpuyard_agent.loop.inventory import Description, EngineFacts, Inventory
+from gpuyard_agent.loop.keeping import KeeperAnswer
 from gpuyard_agent.loop.node import NodeAgent, NodeParts
 from gpuyard_agent.runtime import Runtime
 from gpuyard_agent.simulated_runtime import Timers
@@ -202,6 +204,39 @@ class ListJournal:
         return None
 
 
+class FakeKeeper:
+    """A keeper in memory that outlives agents and does nothing unasked; see `seal`."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.fences: dict[str, Held] = {}
+        self.finds = True
+        self.told: list[dict[str, float]] = []
+        """The deadlines of each time that something was armed."""
+
+    async def ask(
+        self,
+        *,
+        arm: dict[str, Held] | None = None,
+        release: Iterable[str] = (),
+        find: Iterable[str] = (),
+    ) -> KeeperAnswer | None:
+        await asyncio.sleep(0)
+        if not self.answers:
+            return None
+        for name, fence in (arm or {}).items():
+            self.fences.setdefault(name, fence).arm(fence)
+        if arm:
+            self.told.append({name: fence.deadline for name, fence in arm.items()})
+        for name in release:
+            self.fences.pop(name, None)
+        held = {name: fence.deadline for name, fence in self.fences.items()}
+        return KeeperAnswer(held, frozenset(find) if self.finds else frozenset())
+
+    def records(self) -> dict[str, Held]:
+        return dict(self.fences)
+
+
 class FakeProber:
     """GPUs that are what the test says."""
 
@@ -273,6 +308,7 @@ class Yard:
     agent: NodeAgent = field(init=False)
     link: Link = field(init=False)
     log_limit_bytes: int = 1024 * 1024
+    keeper: FakeKeeper = field(default_factory=FakeKeeper)
 
     @classmethod
     async def make(cls) -> "Yard":
@@ -308,6 +344,8 @@ class Yard:
             policy=PERMISSIVE,
             timers=Timers(),
             log_limit_bytes=self.log_limit_bytes,
+            keeper=self.keeper,
+            beat_s=2.0,
         )
         self.agent = NodeAgent(
             parts,
@@ -331,6 +369,7 @@ class Yard:
         self.agent.write = lambda *records: False  # type: ignore[method-assign]
         await self.link.close()
         await self.agent.actions.close()
+        await self.agent.fences.close()
         await self.agent.engine.close()
 
     async def restart(self, *, keeps_journal: bool = True, boot_id: str = BOOT) -> None:

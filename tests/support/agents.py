@@ -156,6 +156,10 @@ class Agent:
     """Attempts that the document orders to stop, and why."""
     is_deaf: bool = False
     """Neither pushes nor replies reach it."""
+    self_stop: bool = True
+    """Its host's keeper answers, and holds the fences of what is started there."""
+    fences: dict[AttemptRef, float] = field(default_factory=dict)
+    """`fence_s` of the attempts that have one."""
 
     def take(self, document: WantedDocument) -> None:
         """Stores a document as an agent does: an older one is refused; entries of another machine
@@ -171,7 +175,10 @@ class Agent:
             key = (entry["tenant"], entry["job"], entry["attempt"])
             named.add(key)
             if (entry["machine_id"], entry["boot_id"]) == (self.machine_id, self.boot_id):
-                self.reports.setdefault(key, fresh_report(key))
+                report = self.reports.setdefault(key, fresh_report(key))
+                if entry.get("fence_s") is not None:
+                    self.fences[key] = entry["fence_s"] or 0.0
+                    report["fenced"] = True
             if entry["stop"] is not None:
                 self.stops[key] = entry["stop"]["reason"]
         ended = [key for key, report in self.reports.items() if report["state"] == "ended"]
@@ -200,6 +207,7 @@ class Agent:
             "reasons": self.reasons,
             "attempts": list(self.reports.values()),
             "stopping": self.stopping,
+            "self_stop": self.self_stop,
         }
 
     def change_sample(self, index: int, **changes: Any) -> None:

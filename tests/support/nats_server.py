@@ -31,6 +31,8 @@ class NatsServer:
         self.token = token
         self.port = 0
         self.log = directory / "nats-server.log"
+        self.store = directory / "jetstream"
+        """Everything that it keeps."""
         self._directory = directory
         self._extra = extra
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,6 +42,11 @@ class NatsServer:
         """Where clients connect, the token included."""
         login = f"{self.token}@" if self.token else ""
         return f"nats://{login}127.0.0.1:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """What it calls itself, once it has a port."""
+        return self._name(self.port)
 
     @property
     def pid(self) -> int:
@@ -55,7 +62,7 @@ class NatsServer:
             raise RuntimeError("nats-server already runs")
         tries = 1 if self.port else 5
         for left in reversed(range(tries)):
-            port = self.port or _unused_port()
+            port = self.port or unused_port()
             self._spawn(port)
             if self._serves(port):
                 self.port = port
@@ -121,7 +128,7 @@ class NatsServer:
             f"server_name: {json.dumps(self._name(port))}",
             f'listen: "127.0.0.1:{port}"',
             "jetstream {",
-            f"  store_dir: {json.dumps(str(self._directory / 'jetstream'))}",
+            f"  store_dir: {json.dumps(str(self.store))}",
             "  sync_interval: always",
             "  max_memory_store: 256MB",
             "  max_file_store: 4GB",
@@ -195,7 +202,8 @@ def _binary() -> str:
     return found
 
 
-def _unused_port() -> int:
+def unused_port() -> int:
+    """A port of loopback that nothing listens on."""
     # Below the range that outgoing connections take theirs from: while the server is down in a
     # restart test, no client of a parallel test can land on its port.
     first_ephemeral = 32768

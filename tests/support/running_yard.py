@@ -115,6 +115,14 @@ class RunningYard:
         self.agents[name] = daemon
         return daemon
 
+    def end_keeper(self, name: str = "node") -> None:
+        """SIGKILL for the keeper of an agent, which outlives it; nothing where there is none."""
+        lock = self.directory / f"agent-{name}" / "keeper" / "lock"
+        pid = int(lock.read_text() or 0) if lock.exists() else 0
+        command = Path(f"/proc/{pid}/cmdline")
+        if pid and command.exists() and os.fsencode(lock.parent) in command.read_bytes():
+            os.kill(pid, signal.SIGKILL)
+
     def client(self, tenant: str = "default", user: str = "tester") -> Client:
         client = Client(url=self.server.url, tenant=tenant, user=user)
         client.connect()
@@ -165,8 +173,9 @@ class RunningYard:
     def close(self) -> None:
         for client in self._clients:
             client.close()
-        for daemon in self.agents.values():
+        for name, daemon in self.agents.items():
             daemon.kill()
+            self.end_keeper(name)
         self.coordinator.kill()
 
 

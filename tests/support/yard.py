@@ -242,6 +242,13 @@ class Yard:
         self._apply(Tick(), effects)
         self._commit(effects)
 
+    def spend(self, seconds: float) -> None:
+        """Time passes in which every node goes on beating."""
+        self.mono += seconds
+        for name in self.agents:
+            self.beat(name)
+        self.tick()
+
     def restart(self) -> None:
         """Another leader takes over from what is stored."""
         generation, sequence = self.cluster.token

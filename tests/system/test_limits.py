@@ -1,10 +1,14 @@
 """A tenant's limits on a real yard: four of five jobs run, the fifth says why and starts next."""
 
+import asyncio
+import json
 import time
+from typing import Any
 
 import pytest
 
-from gpuyard import Client
+from gpuyard import Client, subjects
+from gpuyard.bus import Publication, connect
 from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
 from tests.support.running_yard import RunningYard, eventually
 
@@ -78,6 +82,28 @@ def test_what_can_never_run_and_what_finds_the_queue_full_is_refused(client: Cli
         client.submit(HOUR, dry_run=True)
     client.cancel("next")
     eventually(lambda: client.submit(HOUR | {"id": "late"}).id == "late")
+
+
+def test_only_jobs_that_stay_queued_fill_the_queue(yard: RunningYard, client: Client) -> None:
+    client.apply({"tenant": "default", "limits": {"queued_jobs": 2}})
+    ids = [f"burst-{number:02}" for number in range(14)]
+
+    asyncio.run(publish(yard.server.url, [HOUR | {"id": id} for id in ids]))
+
+    eventually(lambda: client.job(ids[-1]).ended_at is not None)
+    views = [client.job(id).view for id in ids]
+    states = [view["state"] for view in views]
+    assert states[8:] == ["queued"] * 2 + ["failed"] * 4, "eight GPUs, two places in the queue"
+    assert not {"queued", "failed"} & set(states[:8])
+    assert {view["reason"] for view in views[10:]} == {"queue_full"}
+
+
+async def publish(url: str, specs: list[dict[str, Any]]) -> None:
+    """All at once, as they come after a break."""
+    async with await connect(url, name="test", inbox_prefix="_INBOX.test") as bus:
+        to = subjects.submit("default")
+        bodies = [json.dumps(spec).encode() for spec in specs]
+        await asyncio.gather(*(bus.jetstream.publish(Publication(to, body)) for body in bodies))
 
 
 def test_limits_and_use_outlive_the_coordinator(yard: RunningYard, client: Client) -> None:

@@ -39,3 +39,5 @@ class Seen:
     exit: Exit | None
     pids: tuple[int, ...] = ()
     """Host pids that belong to it where the runtime knows them without asking (process)."""
+    note: str | None = None
+    """What its owner should know of it while it runs, in words."""

@@ -14,6 +14,8 @@ from gpuyard_agent.core.launch import AttemptKey
 
 _TEXTS = ("tenant", "job", "user", "machine_id", "boot_id", "spec_sha256")
 _GPU_TYPES = {"uuid": str, "milli": int}
+_LONGEST_FENCE_S = 1e9
+"""Thirty years: what is longer is a mistake, and infinity would be one that nobody notices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def _is_entry(entry: Mapping[str, Any]) -> bool:
         and isinstance(entry.get("gpus"), list)
         and all(_is_grant(gpu) for gpu in entry["gpus"])
         and _is_stop(entry.get("stop"))
+        and _is_fence(entry.get("fence_s"))
     )
 
 
@@ -93,6 +96,11 @@ def _is_grant(gpu: object) -> bool:
     return isinstance(gpu, Mapping) and all(
         isinstance(gpu.get(name), kind) for name, kind in _GPU_TYPES.items()
     )
+
+
+def _is_fence(fence_s: object) -> bool:
+    is_number = isinstance(fence_s, int | float) and not isinstance(fence_s, bool)
+    return fence_s is None or (is_number and 0 < cast(float, fence_s) < _LONGEST_FENCE_S)
 
 
 def _is_stop(stop: object) -> bool:

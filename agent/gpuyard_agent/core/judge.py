@@ -5,10 +5,11 @@ In this order (137 alone proves nothing, and an engine's memory flag may speak o
    itself before we meant to end it: then its own code stands, 0 included. A container that ends
    with 0 after our signal was stopped by us, and its code is kept beside our reason. Where the
    clocks cannot tell the order (`CLOCK_SLACK_S`), it was us;
-2. the engine went away under it: `runtime_restarted`;
-3. the engine counted a memory kill and the code is 137: `out_of_memory`;
-4. a code: `exited`; for 128+n the message names the signal and says that its cause is unknown;
-5. nobody saw a code: `runtime_lost`.
+2. nobody saw a code, or the engine went away under it, and the host has booted since: `node_lost`;
+3. the engine went away under it: `runtime_restarted`;
+4. the engine counted a memory kill and the code is 137: `out_of_memory`;
+5. a code: `exited`; for 128+n the message names the signal and says that its cause is unknown;
+6. nobody saw a code: `runtime_lost`.
 """
 
 import signal
@@ -23,13 +24,16 @@ KILLED: Final = 137
 """What a container's command leaves when SIGKILL ended it: 128 + 9."""
 CLOCK_SLACK_S: Final = 0.02
 """Times of files are those of the kernel's last tick, up to 10 ms old; ours are cut to 1 ms."""
+REBOOTED: Final = "the node was rebooted while it ran"
 _HIGHEST_SIGNAL: Final = 64
 
 
-def judge(exit: Exit, intent: Intent | None) -> Result:
-    """The result of a container that is over."""
+def judge(exit: Exit, intent: Intent | None, *, rebooted: bool = False) -> Result:
+    """The result of a container that is over; `rebooted`: it was started before the last boot."""
     if intent is not None and not _ended_before(exit, intent):
         return _result(exit, intent.reason, _intent_message(exit, intent))
+    if rebooted and (exit.engine_restarted or exit.code is None):
+        return _result(exit, EndReason.NODE_LOST, REBOOTED)
     if exit.engine_restarted:
         message = exit.message or "the container engine restarted while it ran"
         return _result(exit, EndReason.RUNTIME_RESTARTED, message)
@@ -42,11 +46,13 @@ def judge(exit: Exit, intent: Intent | None) -> Result:
     return _result(exit, EndReason.EXITED, exit.message or signal_message(exit.code))
 
 
-def vanished(*, ended_at: str, intent: Intent | None) -> Result:
+def vanished(*, ended_at: str, intent: Intent | None, rebooted: bool = False) -> Result:
     """The result of a container that was started and that the engine does not know any more."""
     if intent is not None:
         message = "its container was gone before the stop was over"
         return Result(intent.reason, None, intent.message or message, ended_at)
+    if rebooted:
+        return Result(EndReason.NODE_LOST, None, REBOOTED, ended_at)
     message = "its container was removed from outside the yard, or the engine lost it"
     return Result(EndReason.RUNTIME_LOST, None, message, ended_at)
 

@@ -28,7 +28,7 @@ def report(attempt: Attempt, usage: AttemptUsage | None) -> AttemptReport:
     result = attempt.result if ended else None
     why = result or attempt.intent
     seen, started = attempt.container, attempt.started
-    return {
+    told: AttemptReport = {
         "tenant": attempt.key.tenant,
         "job": attempt.key.job,
         "attempt": attempt.key.attempt,
@@ -39,12 +39,15 @@ def report(attempt: Attempt, usage: AttemptUsage | None) -> AttemptReport:
         "ended_at": result.ended_at if result else None,
         "reason": why.reason if why else None,
         "exit_code": result.exit_code if result else None,
-        "message": why.message if why else attempt.failure,
+        "message": why.message if why else attempt.failure or (seen.note if seen else None),
         "pull": attempt.pull,
         "usage": result.usage if result and result.usage else usage,
         "log_chunks": attempt.logs.chunks,
         "unexpected": is_unexpected(attempt),
     }
+    if attempt.fence is not None:
+        told["fenced"] = attempt.is_held
+    return told
 
 
 def _state(attempt: Attempt) -> ReportedState:

@@ -15,7 +15,9 @@ from typing import Any, Final
 from gpuyard.messages import AttemptUsage, GrantedGpu, PullProgress, Token, WantedEntry
 from gpuyard_agent.core.containers import Exit, Seen
 from gpuyard_agent.core.document import Document, entry_key
+from gpuyard_agent.core.fence import Fence
 from gpuyard_agent.core.launch import AttemptKey
+from gpuyard_agent.core.usage import Measured
 
 Record = dict[str, Any]
 NEVER: Final = float("-inf")
@@ -86,6 +88,8 @@ class Attempt:
     result: Result | None = None
     logs: LogMark = field(default_factory=LogMark)
     gpus: tuple[GrantedGpu, ...] = ()
+    measured: Measured = field(default_factory=Measured)
+    """What its GPUs were seen to do; written down now and then, so a restart loses little."""
     # Volatile.
     container: Seen | None = None
     exit: Exit | None = None
@@ -97,6 +101,8 @@ class Attempt:
     """The kind of the step in flight."""
     image_missing: bool = False
     prepared: bool = False
+    image_vanished: bool = False
+    """It was made present and was gone at the create; that is mended once."""
     pull: PullProgress | None = None
     retry_at: float = NEVER
     failing_since: float | None = None
@@ -107,6 +113,12 @@ class Attempt:
     """Replies in a row that left it out of the document although our beat reported it."""
     rank: int = 0
     """How far its reported state has come; it never goes back."""
+    fence: Fence | None = None
+    """By when it is over without its node's lease; the keeper's file outlives a restart."""
+    is_held: bool = False
+    """The keeper has the fence on its disk, and finds the processes where there are any."""
+    is_inquired: bool = False
+    """The keeper's file was read since the fence was over."""
 
 
 @dataclass(slots=True)
@@ -224,6 +236,16 @@ def logs_record(key: AttemptKey, mark: LogMark) -> Record:
     }
 
 
+def measured_record(key: AttemptKey, measured: Measured) -> Record:
+    return {
+        "k": "measured",
+        "key": key_list(key),
+        "busy": round(measured.utilization_sum, 1),
+        "count": measured.utilization_count,
+        "peak": measured.memory_peak_mib,
+    }
+
+
 def _document_record(
     order: tuple[Token, int], changed: list[WantedEntry], gone: "list[AttemptKey] | tuple[()]"
 ) -> Record:
@@ -250,6 +272,8 @@ def _attempt_records(attempt: Attempt) -> Iterator[Record]:
         yield ended_record(attempt.key, attempt.result)
     if attempt.logs != LogMark():
         yield logs_record(attempt.key, attempt.logs)
+    if attempt.result is None and attempt.measured != Measured():
+        yield measured_record(attempt.key, attempt.measured)
 
 
 def _key(record: Mapping[str, Any]) -> AttemptKey:
@@ -347,6 +371,12 @@ def _logs(memory: Memory, record: Mapping[str, Any]) -> None:
     )
 
 
+def _measured(memory: Memory, record: Mapping[str, Any]) -> None:
+    attempt = memory.attempts.get(_key(record))
+    if attempt is not None:
+        attempt.measured = Measured(record["busy"], record["count"], record["peak"])
+
+
 def _forgotten(memory: Memory, record: Mapping[str, Any]) -> None:
     memory.attempts.pop(_key(record), None)
 
@@ -364,5 +394,6 @@ _CHANGES: Final = {
     "intent": _intent,
     "ended": _ended,
     "logs": _logs,
+    "measured": _measured,
     "forgotten": _forgotten,
 }

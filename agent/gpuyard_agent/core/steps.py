@@ -2,7 +2,7 @@
 
 The order of an attempt's life, of which `next_step` returns the next piece or None::
 
-    accept → prepare → launch → (running) → signal TERM → signal KILL → end → remove → forget
+    accept → arm → prepare → launch → (running) → signal TERM → signal KILL → end → remove → forget
 
 Rules of this file:
 1. Nothing is started before the first listing of what exists, for another machine or boot, on a
@@ -12,7 +12,10 @@ Rules of this file:
 3. A container is removed only after its end was committed: its entry left the document.
 4. A container of ours that no document names is stopped only after two beats that confirm it, and
    never while the node is adopting.
-5. While a step is in flight (`busy`) the only other step is to abandon a preparation.
+5. Nothing is started but while the node's lease lives: the yard may have decided anew since. What
+   must end without the lease is armed first, and ends here too when its fence is over; whether the
+   keeper came first is asked before such an end is judged.
+6. While a step is in flight (`busy`) the only other step is to abandon a preparation.
 """
 
 from dataclasses import dataclass
@@ -23,9 +26,10 @@ from gpuyard.messages import STALE_INVENTORY, StopOrder, WantedEntry
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import EndReason
 from gpuyard_agent.core.containers import Status
-from gpuyard_agent.core.judge import judge, vanished
+from gpuyard_agent.core.fence import Fence, absence, fence_of, stop_grace_s
+from gpuyard_agent.core.judge import REBOOTED, judge, vanished
 from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy, refusals
-from gpuyard_agent.core.state import Attempt, Intent, Result
+from gpuyard_agent.core.state import NEVER, Attempt, Intent, Result
 from gpuyard_agent.core.times import rfc3339
 
 CONFIRMATIONS: Final = 2
@@ -56,11 +60,27 @@ class Here:
     stopping: bool = False
     """The yard is going down: what runs is stopped, nothing is started."""
     policy: NodePolicy = PERMISSIVE
+    renewed_at: float = NEVER
+    """When the last beat was sent that the leader answered; on the boot clock."""
+    lease_until: float = NEVER
+    beat_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
     """Write down that the attempt is ours to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Let the keeper hold the fence; without a keeper the attempt goes on unfenced."""
+
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Inquire:
+    """Read whether the keeper has begun to end it; its intent is then ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +123,7 @@ class Forget:
     """Nothing is left of it."""
 
 
-Step = Accept | Prepare | AbandonPrepare | Launch | Signal | End | Remove | Forget
+Step = Accept | Arm | Inquire | Prepare | AbandonPrepare | Launch | Signal | End | Remove | Forget
 
 
 def next_step(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
@@ -116,12 +136,15 @@ def next_step(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -
         return Accept()  # the coordinator takes over what this agent found
     if seen.result is not None:
         return _after_end(want, seen, here, now)
+    if _is_in_doubt(seen, now):
+        return Inquire()
     if seen.exit is not None:
-        return End(judge(seen.exit, seen.intent))
+        return End(judge(seen.exit, seen.intent, rebooted=_is_of_old_boot(seen, here)))
     if seen.container is not None and seen.container.status is Status.RUNNING:
         return _while_running(want, seen, here, now)
     if seen.absences >= ABSENCES and seen.launched is not None:
-        return End(vanished(ended_at=rfc3339(here.wall), intent=seen.intent))
+        rebooted = _is_of_old_boot(seen, here)
+        return End(vanished(ended_at=rfc3339(here.wall), intent=seen.intent, rebooted=rebooted))
     return _before_start(want, seen, here, now) if here.listed else None
 
 
@@ -130,12 +153,18 @@ def wake_at(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> 
     times = [seen.retry_at] if seen.retry_at > now else []
     running = seen.container is not None and seen.container.status is Status.RUNNING
     if running and seen.busy is None:
-        if seen.intent is not None:
-            times.append(_kill_at(seen.intent))
-        elif want is not None and (deadline := deadline_of(want, seen, here)) is not None:
-            times.append(deadline)
+        times += _ends_due(want, seen, here)
     later = [at for at in times if at > now]
     return min(later) if later else None
+
+
+def _ends_due(want: WantedEntry | None, seen: Attempt, here: Here) -> list[float]:
+    """When a running attempt is to be ended, as far as that is known."""
+    if seen.intent is not None:
+        return [_kill_at(seen.intent)]
+    limit = None if want is None else deadline_of(want, seen, here)
+    fence = None if seen.fence is None else seen.fence.term_at
+    return [at for at in (limit, fence) if at is not None]
 
 
 def deadline_of(want: WantedEntry, seen: Attempt, here: Here) -> float | None:
@@ -151,30 +180,25 @@ def max_runtime_of(want: WantedEntry) -> float | None:
     return None if limit is None else parse_duration_s(str(limit))
 
 
-def stop_grace_of(want: WantedEntry | None) -> float:
-    """The grace between SIGTERM and SIGKILL that a job asked for; 30 s where nothing is known."""
-    grace = None if want is None else want["spec"].get("stop_grace")
-    return 30.0 if grace is None else parse_duration_s(str(grace))
-
-
 def after_failure(
     seen: Attempt, step: Literal["prepare", "launch"], fault: RuntimeFailure, here: Here, now: float
 ) -> End | None:
     """What a refused step leads to: an end, or None with the attempt's next try put off.
 
-    A missing image is no failure of a launch that may still pull it. Temporary failures are tried
-    again, ever more slowly, for `GIVE_UP_S`, a pull for `PULL_GIVE_UP_S`.
+    A missing image is no failure of a launch that may still pull it; one that was removed after
+    its pull is pulled once more. Temporary failures are tried again, ever more slowly, for
+    `GIVE_UP_S`, a pull for `PULL_GIVE_UP_S`.
     """
     pull = "missing" if seen.entry is None else str(seen.entry["spec"].get("pull", "missing"))
-    absent = fault.reason == EndReason.IMAGE_NOT_FOUND
-    if step == "launch" and absent and pull != "never" and not seen.prepared:
-        seen.image_missing = True
+    absent = step == "launch" and fault.reason == EndReason.IMAGE_NOT_FOUND
+    if absent and pull != "never" and not seen.image_vanished:
+        seen.image_vanished, seen.prepared, seen.image_missing = seen.prepared, False, True
         return None
     if seen.failing_since is None:
         seen.failing_since = now
     failing_s = now - seen.failing_since
     give_up_s = PULL_GIVE_UP_S if step == "prepare" else GIVE_UP_S
-    if not fault.temporary or failing_s >= give_up_s:
+    if absent or not fault.temporary or failing_s >= give_up_s:
         return End(Result(str(fault.reason), None, _told(seen, step, fault), rfc3339(here.wall)))
     seen.failure = _told(seen, step, fault)
     seen.retry_at = now + min(max(_FIRST_RETRY_S, failing_s), _LAST_RETRY_S)
@@ -229,28 +253,27 @@ def _reason_to_stop(
 ) -> Intent | None:
     if want is not None and want["stop"] is not None:
         return _ordered(want["stop"], here, now)
+    if seen.fence is not None and now >= seen.fence.term_at:
+        return _fenced_off(seen.fence, here, now)
     if here.stopping:
-        return _intent(EndReason.YARD_STOPPED, here, now, grace_s=stop_grace_of(want))
+        return _intent(EndReason.YARD_STOPPED, here, now, grace_s=stop_grace_s(want))
     if want is None:
         if here.adopting or seen.confirmations < CONFIRMATIONS:
             return None
         message = "no wanted document names it"
-        return _intent(EndReason.CANCELLED, here, now, grace_s=stop_grace_of(None), message=message)
+        return _intent(EndReason.CANCELLED, here, now, grace_s=stop_grace_s(None), message=message)
     deadline = deadline_of(want, seen, here)
     if deadline is not None and now >= deadline:
         message = f"max_runtime of {want['spec']['max_runtime']} was over"
-        return _intent(
-            EndReason.TIME_LIMIT, here, now, grace_s=stop_grace_of(want), message=message
-        )
+        return _intent(EndReason.TIME_LIMIT, here, now, grace_s=stop_grace_s(want), message=message)
     return None
 
 
 def _before_start(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
     if want is None:
         return _leftover(seen, here)
-    if seen.launched is not None and seen.launched != here.boot_id:
-        message = "the host was restarted while it ran"
-        return End(Result(EndReason.RUNTIME_LOST, None, message, rfc3339(here.wall)))
+    if _is_of_old_boot(seen, here):
+        return End(Result(EndReason.NODE_LOST, None, REBOOTED, rfc3339(here.wall)))
     if (want["machine_id"], want["boot_id"]) != (here.machine_id, here.boot_id):
         return None
     if not seen.accepted:
@@ -260,16 +283,36 @@ def _before_start(want: WantedEntry | None, seen: Attempt, here: Here, now: floa
     # Once a listing lacked a container that was asked for, the next one decides what became of it.
     if here.stopping or now < seen.retry_at or (seen.launched is not None and seen.absences):
         return None
-    return _start(want, seen, here)
+    return _start(want, seen, here, now)
 
 
-def _start(want: WantedEntry, seen: Attempt, here: Here) -> Step:
+def may_start(seen: Attempt, here: Here, now: float) -> bool:
+    """True while what the yard decided still stands: its lease lives, and the fence is ahead."""
+    return now < here.lease_until and (seen.fence is None or now < seen.fence.term_at)
+
+
+def _start(want: WantedEntry, seen: Attempt, here: Here, now: float) -> Step | None:
     refused = None if seen.launched is not None else _refusal(want, here)
     if refused is not None:
         return End(refused)
+    fence = fence_of(want, here.renewed_at, beat_s=here.beat_s)
+    if fence is not None and seen.fence is None:
+        return Arm(fence) if now < fence.term_at else None
     if not seen.prepared and (seen.image_missing or want["spec"].get("pull") == "always"):
         return Prepare()
-    return Launch()
+    return Launch() if may_start(seen, here, now) else None
+
+
+def _is_in_doubt(seen: Attempt, now: float) -> bool:
+    """True where the keeper may have acted on what is over or about to be ended for its fence."""
+    fence = seen.fence
+    return (
+        fence is not None and now >= fence.term_at and seen.intent is None and not seen.is_inquired
+    )
+
+
+def _is_of_old_boot(seen: Attempt, here: Here) -> bool:
+    return seen.launched is not None and seen.launched != here.boot_id
 
 
 def _leftover(seen: Attempt, here: Here) -> Step | None:
@@ -305,6 +348,13 @@ def _refusal(want: WantedEntry, here: Here) -> Result | None:
 def _stopped_early(order: StopOrder, here: Here) -> Result:
     message = "stopped before its container was started"
     return Result(order["reason"], None, message, rfc3339(here.wall))
+
+
+def _fenced_off(fence: Fence, here: Here, now: float) -> Intent:
+    grace_s = max(0.0, fence.deadline - now)
+    signal = "SIGTERM" if grace_s > 0 else "SIGKILL"
+    message = absence(fence, now)
+    return _intent(EndReason.NODE_LOST, here, now, grace_s=grace_s, signal=signal, message=message)
 
 
 def _ordered(order: StopOrder, here: Here, now: float) -> Intent:

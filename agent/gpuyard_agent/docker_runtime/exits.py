@@ -4,7 +4,8 @@ Rules of this file:
 1. One event stream of a yard serves all its nodes in this process. It is open before anything is
    started, so that a container that ends at once is not missed, and waiting costs no call.
 2. An end is told once. What an event says of a clean end stands as it is; a code that can have
-   several causes (137, 143, 255) is asked about first.
+   several causes (137, 143, 255) is asked about first, and so is any code after a signal: an engine
+   that stops sends SIGTERM, tells the deaths on streams that are open, and answers no more.
 3. A stream that broke may have lost events: whoever is still waited for is looked up as soon as
    the engine answers again, and every half minute anyway.
 """
@@ -15,7 +16,6 @@ import json
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -24,8 +24,9 @@ from gpuyard_agent.core.containers import Exit, Status
 from gpuyard_agent.core.times import epoch_s, rfc3339
 from gpuyard_agent.docker_runtime import labels
 from gpuyard_agent.docker_runtime.client import EngineClient
-from gpuyard_agent.docker_runtime.facts import KILLED, UNKNOWN, died, exit_of, status_of
+from gpuyard_agent.docker_runtime.facts import AMBIGUOUS, KILLED, died, exit_of, status_of
 from gpuyard_agent.docker_runtime.failures import EngineRefused, EngineUnavailable
+from gpuyard_agent.docker_runtime.outage import EngineProcess, Outage, is_ghost
 from gpuyard_agent.docker_runtime.streams import (
     EngineStream,
     StreamBroken,
@@ -34,15 +35,17 @@ from gpuyard_agent.docker_runtime.streams import (
 )
 
 LOOK_EVERY_S: Final = 30.0
-_AMBIGUOUS: Final = frozenset({KILLED, 143, UNKNOWN})
 _EXPLAIN_S: Final = 5.0
 _LATE_OOM_S: Final = 0.2
 """On cgroup v2 the engine may hear of a memory kill just after the death it caused."""
-_SLACK_S: Final = 1.0
 _STEADY_S: Final = 10.0
+_GHOST_S: Final = 1.0
+"""How long a container may be said to run after its process is gone."""
 _REMEMBERED: Final = 2048
 _FIRST_RETRY_S: Final = 0.05
 _LAST_RETRY_S: Final = 2.0
+_WATCHING_S: Final = 0.2
+"""How often an engine that is stopping is looked at: when its process is gone tells ends apart."""
 
 
 @dataclass(slots=True)
@@ -62,28 +65,6 @@ class _Story:
         return not self.memory_kill and not self.kill_signal
 
 
-@dataclass(frozen=True, slots=True)
-class _Outage:
-    """The last time in which the engine was away."""
-
-    since: float
-    until: float
-    live_restore: bool
-    peer: int | None
-    """The process id of the engine that came back."""
-
-    def ended(self, exit: Exit) -> bool:
-        """True where the engine's restart is what ended it.
-
-        Without live-restore an engine takes its containers along. With it they run on, and only
-        an end that the engine did not see itself (255) is put down to the restart.
-        """
-        at = epoch_s(exit.ended_at)
-        if at is None or not self.since - _SLACK_S <= at <= self.until + _SLACK_S:
-            return False
-        return not self.live_restore or exit.code in (None, UNKNOWN)
-
-
 class Exits:
     """The ends of one yard's containers, by container id."""
 
@@ -93,14 +74,24 @@ class Exits:
         self._stories: dict[str, _Story] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._since_ns = 0
-        self._outage: _Outage | None = None
+        self._process: EngineProcess | None = None
+        """The engine's, where it can be seen."""
+        self._outage: Outage | None = None
+        """The last one, or the restart that came before this agent looked."""
         self._steady = asyncio.Event()
         """Cleared while the engine is away and until what fell with it has been told."""
 
     async def open(self) -> None:
         """Begins to listen; returns once no later end can be missed."""
         self._since_ns = time.time_ns() - 1_000_000_000
+        info = await self._client.call(lambda api: api.info())
         stream = await self._connect()
+        self._process = EngineProcess.behind(self._client.address, stream.peer_pid)
+        self._outage = Outage(
+            live_restore=bool(info.get("LiveRestoreEnabled")),
+            until=time.time(),
+            back=self._process.began if self._process else None,
+        )
         self._steady.set()
         self._spawn(self._listen(stream))
         self._spawn(self._look_now_and_then())
@@ -133,7 +124,7 @@ class Exits:
 
     async def found(self, container_id: str, inspect: dict[str, Any]) -> Exit | None:
         """The end of an inspected container, None while it runs: the same as `wait` would tell."""
-        exit = exit_of(inspect, now=time.time())
+        exit = exit_of(inspect, now=time.time()) or await self._ghost(container_id, inspect)
         if exit is None:
             return None
         story = self._story(container_id)
@@ -143,7 +134,7 @@ class Exits:
                 async with asyncio.timeout(_STEADY_S):
                     await self._steady.wait()
         if not story.asking:
-            self.settle(container_id, self._judged(exit, story))
+            self.settle(container_id, self._judged(exit, story, inspect))
         return await asyncio.shield(story.ended)
 
     def known(self, container_id: str) -> Exit | None:
@@ -204,7 +195,10 @@ class Exits:
     async def _reconnect(self, since: float) -> EngineStream:
         """The stream of the engine that comes back, and the outage kept for judging ends by."""
         delay = _FIRST_RETRY_S
+        gone = None
         while True:
+            if gone is None and self._process is not None and not self._process.is_alive:
+                gone = time.time()
             await asyncio.sleep(delay)
             # Its successor may speak another version, and none of the connections kept is alive.
             self._client.reset()
@@ -212,10 +206,17 @@ class Exits:
                 info = await self._client.call(lambda api: api.info())
                 stream = await self._connect()
             except RuntimeFailure:
-                delay = min(delay * 2, _LAST_RETRY_S)
+                stops = gone is None and self._process is not None
+                delay = min(delay * 2, _WATCHING_S if stops else _LAST_RETRY_S)
                 continue
-            live_restore = bool(info.get("LiveRestoreEnabled"))
-            self._outage = _Outage(since, time.time(), live_restore, stream.peer_pid)
+            self._process = EngineProcess.behind(self._client.address, stream.peer_pid)
+            self._outage = Outage(
+                live_restore=bool(info.get("LiveRestoreEnabled")),
+                until=time.time(),
+                since=since,
+                gone=gone,
+                back=self._process.began if self._process else None,
+            )
             return stream
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -242,7 +243,7 @@ class Exits:
     def _died(self, container_id: str, story: _Story, exit: Exit) -> None:
         if story.ended.done() or story.asking:
             return
-        if exit.code in _AMBIGUOUS:
+        if exit.code in AMBIGUOUS or story.kill_signal:
             story.asking = True
             self._spawn(self._explain(container_id, story, exit))
         else:
@@ -250,9 +251,10 @@ class Exits:
 
     async def _explain(self, container_id: str, story: _Story, exit: Exit) -> None:
         """Asks the engine why it died; an engine that is gone by then took it along."""
+        found = None
         try:
             async with asyncio.timeout(_EXPLAIN_S):
-                found = await _inspect(self._client, container_id)
+                found = await self._client.inspect(container_id)
             if found["State"].get("OOMKilled"):
                 story.memory_kill = True
             elif exit.code == KILLED and found["HostConfig"].get("Memory") and story.unexplained:
@@ -262,7 +264,7 @@ class Exits:
         except (RuntimeFailure, TimeoutError):
             pass  # it was removed, or the engine hangs: the event's word must do
         story.asking = False
-        self.settle(container_id, self._judged(exit, story))
+        self.settle(container_id, self._judged(exit, story, found))
 
     async def _look_now_and_then(self) -> None:
         while True:
@@ -294,22 +296,33 @@ class Exits:
 
     async def _look_at(self, container_id: str) -> None:
         try:
-            inspect = await _inspect(self._client, container_id)
+            inspect = await self._client.inspect(container_id)
         except EngineRefused as refused:
             if refused.status == 404:
                 self.settle(container_id, _vanished())
             return
         story = self._story(container_id)
-        exit = exit_of(inspect, now=time.time())
-        if exit is None and self._outage is not None and _is_ghost(inspect, self._outage.peer):
-            message = "the engine says that it runs after its restart, and its process is gone"
-            exit = Exit(None, rfc3339(time.time()), engine_restarted=True, message=message)
+        exit = exit_of(inspect, now=time.time()) or await self._ghost(container_id, inspect)
         if exit is not None and not story.asking:
-            self.settle(container_id, self._judged(exit, story))
+            self.settle(container_id, self._judged(exit, story, inspect))
 
-    def _judged(self, exit: Exit, story: _Story) -> Exit:
+    async def _ghost(self, container_id: str, inspect: dict[str, Any]) -> Exit | None:
+        """The end of a container that runs by the engine's word alone; looked at twice, since the
+        word comes a moment after the process is gone."""
+        if not is_ghost(inspect, self._process):
+            return None
+        await asyncio.sleep(_GHOST_S)
+        again = await self._client.inspect(container_id)
+        exit = exit_of(again, now=time.time())
+        if exit is not None or again["State"].get("Pid") != inspect["State"]["Pid"]:
+            return exit
+        message = "the engine says that it runs after its restart, and its process is gone"
+        return Exit(None, rfc3339(time.time()), engine_restarted=True, message=message)
+
+    def _judged(self, exit: Exit, story: _Story, inspect: dict[str, Any] | None = None) -> Exit:
         """The end with whatever else is known of its cause: 137 alone says nothing of why."""
-        if self._outage is not None and self._outage.ended(exit):
+        began = None if inspect is None else epoch_s(inspect["State"].get("StartedAt"))
+        if self._outage is not None and self._outage.ended(exit, began=began):
             exit = replace(exit, engine_restarted=True)
         if exit.code != KILLED or exit.engine_restarted:
             return exit
@@ -321,22 +334,6 @@ class Exits:
         return exit
 
 
-async def _inspect(client: EngineClient, container_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = await client.call(lambda api: api.inspect_container(container_id))
-    return found
-
-
 def _vanished() -> Exit:
     message = "its container was removed from outside the yard"
     return Exit(None, rfc3339(time.time()), message=message)
-
-
-def _is_ghost(inspect: dict[str, Any], peer: int | None) -> bool:
-    """True where the process of a running container does not exist.
-
-    Only where the engine's own process can be seen, or this agent looks from inside a container.
-    """
-    pid = inspect["State"].get("Pid")
-    if not pid or not peer or not Path(f"/proc/{peer}").exists():
-        return False
-    return not Path(f"/proc/{pid}").exists()

@@ -10,6 +10,8 @@ from gpuyard_agent.docker_runtime.failures import start_exit_code
 KILLED: Final = 137
 UNKNOWN: Final = 255
 """What an engine says of a container whose end it did not see."""
+AMBIGUOUS: Final = frozenset({KILLED, 143, UNKNOWN})
+"""Codes that can have several causes."""
 
 _STATUS: Final = {
     "created": Status.CREATED,

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +16,13 @@ from gpuyard_agent.core.containers import Exit, Seen, Status
 from gpuyard_agent.core.launch import AttemptKey, Launch
 from gpuyard_agent.core.times import rfc3339
 from gpuyard_agent.docker_runtime import labels
+from gpuyard_agent.docker_runtime.containers import (
+    Container,
+    Look,
+    not_inspected,
+    seen,
+    suffices,
+)
 from gpuyard_agent.docker_runtime.engine import DockerEngine
 from gpuyard_agent.docker_runtime.facts import image_digest, status_of, time_of
 from gpuyard_agent.docker_runtime.failures import (
@@ -27,7 +34,7 @@ from gpuyard_agent.docker_runtime.failures import (
 from gpuyard_agent.docker_runtime.logs import LogReader
 from gpuyard_agent.docker_runtime.payload import container_payload
 from gpuyard_agent.docker_runtime.verify import check_grant
-from gpuyard_agent.runtime import LogPiece, LogPosition
+from gpuyard_agent.runtime import Hold, LogPiece, LogPosition, Reach, unheld
 
 _REMOVE_S: Final = 30.0
 _DEFAULT_PATHS: Final = {
@@ -39,31 +46,6 @@ _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What an inspection of a started container tells."""
-
-    pid: int | None
-    """Its first process on the host, None when it does not run."""
-    image_digest: str | None
-    started_at: str | None
-    mismatch: str | None
-    """How the container differs from its grant, in words; None when it does not."""
-
-
-@dataclass(slots=True)
-class _Container:
-    """What is remembered of a container so that the engine need not be asked again."""
-
-    id: str
-    spec_sha256: str
-    tty: bool
-    started_at: str | None = None
-    image_id: str | None = None
-    watched: bool = False
-    """Its end is sure to be told: it was watched before it began, or looked at since."""
-
-
 class DockerRuntime:
     """One node's containers. Several of these share an engine; `open` before anything else."""
 
@@ -72,7 +54,7 @@ class DockerRuntime:
     def __init__(self, engine: DockerEngine, node: str) -> None:
         self._engine = engine
         self._node = node
-        self._known: dict[AttemptKey, _Container] = {}
+        self._known: dict[AttemptKey, Container] = {}
         self._digests: dict[str, str | None] = {}
         self._is_open = False
         self._trouble: tuple[str, str] | None = None
@@ -110,7 +92,7 @@ class DockerRuntime:
         filters = {"label": labels.of_node(self._engine.yard, self._node)}
         listed = await self._call(lambda api: api.containers(all=True, filters=filters))
         found = await asyncio.gather(*(self._seen(entry) for entry in listed))
-        return [seen for seen in found if seen is not None]
+        return [one for one in found if one is not None]
 
     async def prepare(self, launch: Launch, progress: Callable[[PullProgress], None]) -> None:
         if launch.pull != "always":
@@ -124,7 +106,7 @@ class DockerRuntime:
             raise self._never_pulled(launch)
         await self._engine.pulls.pull(launch.image, progress)
 
-    async def launch(self, launch: Launch) -> Seen:
+    async def launch(self, launch: Launch, hold: Hold = unheld) -> Seen:
         launch = await self._with_search_paths(launch)
         raised = self._engine.grants_ulimits
         payload = container_payload(launch, default_ulimits=raised)
@@ -133,14 +115,17 @@ class DockerRuntime:
             made = await self._engine.client.post(f"/containers/create?name={name}", payload)
         except EngineRefused as refused:
             if refused.status == 409:
-                return await self._adopt(launch, refused)
+                return await self._adopt(launch, hold, refused)
             if refused.reason == EndReason.IMAGE_NOT_FOUND and launch.pull == "never":
                 raise self._never_pulled(launch) from refused
             raise
         except EngineUnavailable as fault:
             # The call may have been carried out although its answer never came.
-            return await self._adopt(launch, fault)
-        return await self._start(launch, str(made["Id"]), raised)
+            return await self._adopt(launch, hold, fault)
+        return await self._start(launch, hold, str(made["Id"]), raised)
+
+    def reach(self, seen: Seen) -> Reach | None:
+        return None if seen.container_id is None else ("container", seen.container_id)
 
     async def wait(self, key: AttemptKey) -> Exit:
         container = await self._container(key)
@@ -161,7 +146,7 @@ class DockerRuntime:
         if container is None:
             return
         try:
-            await self._call(lambda api: api.kill(container.id, signal))
+            await self._engine.client.kill(container.id, signal)
         except EngineRefused as refused:
             if refused.status != 404 and "is not running" not in refused.text:
                 raise
@@ -204,7 +189,7 @@ class DockerRuntime:
             mismatch=check_grant(inspect, launch),
         )
 
-    async def _adopt(self, launch: Launch, why: RuntimeFailure) -> Seen:
+    async def _adopt(self, launch: Launch, hold: Hold, why: RuntimeFailure) -> Seen:
         """Goes on with the container of that name, if it is this very attempt's."""
         inspect = await self._inspect(launch.container_name)
         if inspect is None:
@@ -223,37 +208,39 @@ class DockerRuntime:
         container = self._remember(launch.key, inspect)
         exit = await self._engine.exits.found(container.id, inspect)
         if exit is None and status_of(state["Status"]) is Status.CREATED:
-            return await self._start(launch, container.id, True)
+            return await self._start(launch, hold, container.id, True)
         status = Status.RUNNING if exit is None else Status.EXITED
-        return await self._as_seen(launch.key, container, status, exit)
+        digest = await self._digest(container.image_id)
+        return seen(launch.key, container, status, digest=digest, exit=exit)
 
-    async def _start(self, launch: Launch, container_id: str, raised: bool) -> Seen:
+    async def _start(self, launch: Launch, hold: Hold, container_id: str, raised: bool) -> Seen:
         """Starts a container that was never started; a start that docker refused is an end.
 
         `raised` says that it was made with the limits that the yard adds.
         """
-        container = _Container(
+        container = Container(
             container_id, launch.labels.get(labels.SPEC, ""), launch.tty, watched=True
         )
         self._known[launch.key] = container
         self._engine.exits.watch(container_id)
+        await hold(("container", container_id))
         try:
             await self._engine.client.post(f"/containers/{container_id}/start")
         except EngineRefused as refused:
             if raised and is_ulimit_refusal(refused.text):
-                return await self._without_default_ulimits(launch, container_id)
+                return await self._without_default_ulimits(launch, hold, container_id)
             code = start_exit_code(refused.text)
             if code is None:
                 raise
             exit = Exit(code, rfc3339(time.time()), message=refused.text)
             self._engine.exits.settle(container_id, exit)
-            return _seen(launch.key, container, Status.EXITED, None, exit)
+            return seen(launch.key, container, Status.EXITED, exit=exit)
         except EngineUnavailable:
             inspect = await self._inspect(container_id)
             if inspect is None or status_of(inspect["State"]["Status"]) is Status.CREATED:
                 raise
         container.started_at = rfc3339(time.time())
-        return _seen(launch.key, container, Status.RUNNING, None, None)
+        return seen(launch.key, container, Status.RUNNING)
 
     async def _with_search_paths(self, launch: Launch) -> Launch:
         """Puts folders in front of search paths; the image's own value has to be asked for."""
@@ -273,13 +260,13 @@ class DockerRuntime:
         }
         return replace(launch, env=launch.env | paths, prepend_env={})
 
-    async def _without_default_ulimits(self, launch: Launch, container_id: str) -> Seen:
+    async def _without_default_ulimits(self, launch: Launch, hold: Hold, container_id: str) -> Seen:
         """Makes the container anew with the job's own limits alone, now and from now on."""
         self._engine.grants_ulimits = False
         await self._remove(container_id)
         self._engine.exits.forget(container_id)
         self._known.pop(launch.key, None)
-        return await self.launch(launch)
+        return await self.launch(launch, hold)
 
     async def _surely_ended(self, key: AttemptKey) -> Exit:
         """`wait`, through times in which the engine does not answer."""
@@ -299,9 +286,12 @@ class DockerRuntime:
         if (
             container is None
             or container.id != entry["Id"]
-            or not _suffices(container, status, exit)
+            or not suffices(container, status, exit)
         ):
-            inspect = await self._inspect(entry["Id"])
+            try:
+                inspect = await self._inspect(entry["Id"])
+            except EngineUnavailable:
+                return not_inspected(key, entry)
             if inspect is None:
                 return None  # removed since the listing
             status = status_of(inspect["State"]["Status"])
@@ -309,24 +299,20 @@ class DockerRuntime:
             exit = await self._engine.exits.found(container.id, inspect)
         if exit is not None:
             status = Status.EXITED
-        return await self._as_seen(key, container, status, exit)
+        digest = await self._digest(container.image_id)
+        return seen(key, container, status, digest=digest, exit=exit, word=str(entry["State"]))
 
-    async def _as_seen(
-        self, key: AttemptKey, container: _Container, status: Status, exit: Exit | None
-    ) -> Seen:
-        return _seen(key, container, status, await self._digest(container.image_id), exit)
-
-    def _remember(self, key: AttemptKey, inspect: dict[str, Any]) -> _Container:
+    def _remember(self, key: AttemptKey, inspect: dict[str, Any]) -> Container:
         container = self._known.get(key)
         if container is None or container.id != inspect["Id"]:
             config = inspect["Config"]
             spec = (config.get("Labels") or {}).get(labels.SPEC, "")
-            container = self._known[key] = _Container(inspect["Id"], spec, bool(config.get("Tty")))
+            container = self._known[key] = Container(inspect["Id"], spec, bool(config.get("Tty")))
         container.started_at = time_of(inspect["State"].get("StartedAt"))
         container.image_id = inspect.get("Image")
         return container
 
-    async def _container(self, key: AttemptKey) -> _Container | None:
+    async def _container(self, key: AttemptKey) -> Container | None:
         """The container of an attempt, looked for by its labels where it is not known."""
         container = self._known.get(key)
         if container is not None:
@@ -339,12 +325,11 @@ class DockerRuntime:
     async def _inspect(self, name: str) -> dict[str, Any] | None:
         """What the engine says of a container, None where it knows none of that name."""
         try:
-            found: dict[str, Any] = await self._call(lambda api: api.inspect_container(name))
+            return await self._engine.client.inspect(name)
         except EngineRefused as refused:
             if refused.status == 404:
                 return None
             raise
-        return found
 
     async def _digest(self, image_id: str | None) -> str | None:
         if image_id is None:
@@ -362,7 +347,7 @@ class DockerRuntime:
         deadline, delay = time.monotonic() + _REMOVE_S, _FIRST_RETRY_S
         while True:
             try:
-                await self._call(lambda api: api.remove_container(container_id, v=True, force=True))
+                await self._engine.client.remove(container_id)
                 return
             except EngineRefused as refused:
                 if refused.status == 404:
@@ -389,28 +374,3 @@ class DockerRuntime:
         if self._trouble is None or self._trouble[0] != code:
             self._trouble = (code, rfc3339(time.time()))
         return NodeReason(code=code, message=message, gpu=None, since=self._trouble[1])
-
-
-def _suffices(container: _Container, status: Status, exit: Exit | None) -> bool:
-    """True where a listing's word and what is remembered make an inspection needless."""
-    if container.image_id is None:
-        return False
-    return exit is not None or (status is Status.RUNNING and container.started_at is not None)
-
-
-def _seen(
-    key: AttemptKey,
-    container: _Container,
-    status: Status,
-    digest: str | None,
-    exit: Exit | None,
-) -> Seen:
-    return Seen(
-        key=key,
-        status=status,
-        container_id=container.id,
-        image_digest=digest,
-        started_at=container.started_at,
-        spec_sha256=container.spec_sha256,
-        exit=exit,
-    )

@@ -5,6 +5,7 @@ as much as the world shows.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -28,11 +29,13 @@ from gpuyard_agent.core.state import (
     ended_record,
     intent_record,
     key_list,
+    measured_record,
     started_record,
 )
 from gpuyard_agent.core.times import epoch_s, rfc3339
 from gpuyard_agent.core.usage import UsageMeter, milli_of
 from gpuyard_agent.gpus.injection import device_nodes
+from gpuyard_agent.journal import JournalError
 from gpuyard_agent.loop.shipping import Shipping
 from gpuyard_agent.runtime import Exit, Seen, Status
 
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 
 _RETRY_S: Final = 1.0
 _REMOVE_AGAIN_S: Final = 5.0
+_REMOVE_LATE_S: Final = 300.0
+"""Longest pause between two tries to remove a container that is stuck."""
+_JOURNAL_USAGE_S: Final = 30.0
+"""A restart of the agent loses what was measured since; the seconds held are never lost."""
 _FRESH_S: Final = 5.0
 """An engine's start time this close to now is now: the two clocks need not agree."""
 
@@ -54,9 +61,10 @@ class Actions:
         self._node = node
         self._steps: dict[AttemptKey, asyncio.Task[None]] = {}
         self._watchers: dict[AttemptKey, asyncio.Task[None]] = {}
-        self._signals: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._meters: dict[AttemptKey, UsageMeter] = {}
         self._timers: dict[AttemptKey, float] = {}
+        self._measured_at = node.now()
         self.shipping = Shipping(node, publish_chunk)
 
     def advance(self, attempt: Attempt, here: steps.Here) -> None:
@@ -88,10 +96,19 @@ class Actions:
 
     def measure(self, samples: Mapping[str, GpuSample]) -> None:
         """Gives every running attempt's meter the reading of its GPUs."""
+        now = self._node.now()
+        is_due = now - self._measured_at >= _JOURNAL_USAGE_S
+        records = []
         for key, meter in self._meters.items():
             attempt = self._node.memory.attempts.get(key)
-            if attempt is not None and attempt.result is None and attempt.gpus:
-                meter.sample(samples, attempt.gpus)
+            if attempt is None or attempt.result is not None or not attempt.gpus:
+                continue
+            meter.sample(samples, attempt.gpus)
+            if is_due and meter.measured != attempt.measured:
+                records.append(measured_record(key, meter.measured))
+        if is_due:
+            self._measured_at = now
+            self._node.write(*records)
 
     def acknowledge_logs(self, key: str, stored: int, sent_at: float) -> None:
         self.shipping.acknowledge(key, stored, sent_at)
@@ -106,7 +123,7 @@ class Actions:
 
     async def close(self) -> None:
         """Ends every task; what they asked of the engine may still happen."""
-        tasks = [*self._steps.values(), *self._watchers.values(), *self._signals]
+        tasks = [*self._steps.values(), *self._watchers.values(), *self._background]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -117,10 +134,11 @@ class Actions:
         key = attempt.key
         match step:
             case steps.Accept():
-                gpus = list(attempt.entry["gpus"]) if attempt.entry else []
-                return self._write({"k": "accepted", "key": key_list(key), "gpus": gpus})
-            case steps.Prepare():
-                self._perform(attempt, "prepare", self._prepare(attempt))
+                return self._accept(attempt)
+            case steps.Inquire():
+                return self._node.fences.inquire(attempt)
+            case steps.Arm() | steps.Prepare() | steps.Remove():
+                self._begin(attempt, step)
             case steps.AbandonPrepare():
                 self._steps[key].cancel()
             case steps.Launch():
@@ -129,11 +147,23 @@ class Actions:
                 self._begin_signal(attempt, step)
             case steps.End(result):
                 return self._end(attempt, result)
-            case steps.Remove():
-                self._perform(attempt, "remove", self._remove(attempt))
             case steps.Forget():
                 self._forget(attempt)
         return False
+
+    def _begin(self, attempt: Attempt, step: steps.Arm | steps.Prepare | steps.Remove) -> None:
+        """Begins a step that needs time and writes nothing down before."""
+        match step:
+            case steps.Arm(fence):
+                self._perform(attempt, "arm", self._node.fences.arm(attempt, fence))
+            case steps.Prepare():
+                self._perform(attempt, "prepare", self._prepare(attempt))
+            case steps.Remove():
+                self._perform(attempt, "remove", self._remove(attempt))
+
+    def _accept(self, attempt: Attempt) -> bool:
+        gpus = list(attempt.entry["gpus"]) if attempt.entry else []
+        return self._write({"k": "accepted", "key": key_list(attempt.key), "gpus": gpus})
 
     def _write(self, *records: Record) -> bool:
         written = self._node.write(*records)
@@ -166,7 +196,7 @@ class Actions:
         node = self._node
         node.log.info("step refused", job=str(attempt.key), step=kind, fault=str(fault))
         if kind == "remove":
-            attempt.retry_at = node.now() + _REMOVE_AGAIN_S
+            self._remove_later(attempt)
             return
         step: Literal["prepare", "launch"] = "prepare" if kind == "prepare" else "launch"
         end = steps.after_failure(attempt, step, fault, node.here(), node.now())
@@ -174,6 +204,14 @@ class Actions:
             self._write({"k": "unlaunched", "key": key_list(attempt.key)})
         if end is not None:
             self._end(attempt, end.result)
+
+    def _remove_later(self, attempt: Attempt) -> None:
+        """Ever more slowly, for as long as it takes; its end was told long ago."""
+        now = self._node.now()
+        if attempt.failing_since is None:
+            attempt.failing_since = now
+        pause_s = (now - attempt.failing_since) / 2
+        attempt.retry_at = now + min(max(pause_s, _REMOVE_AGAIN_S), _REMOVE_LATE_S)
 
     async def _prepare(self, attempt: Attempt) -> None:
         def progress(pull: PullProgress) -> None:
@@ -189,7 +227,10 @@ class Actions:
             self._perform(attempt, "launch", self._start(attempt))
 
     async def _start(self, attempt: Attempt) -> None:
-        seen = await self._node.engine.runtime.launch(self._launch(attempt))
+        fences = self._node.fences
+        seen = await self._node.engine.runtime.launch(
+            self._launch(attempt), lambda reach: fences.hold(attempt, reach)
+        )
         attempt.failing_since = attempt.failure = None
         attempt.container, attempt.absences = seen, 0
         attempt.confirmed_at = self._node.now()
@@ -229,20 +270,27 @@ class Actions:
                 container_id=seen.container_id,
                 image_digest=seen.image_digest,
                 started_at=seen.started_at or rfc3339(self._node.parts.clock.wall()),
-                at=self._started_on_boot_clock(seen),
+                at=max(0.0, self._on_boot_clock(seen.started_at)),
                 boot_id=self._node.parts.host.boot_id,
             )
             self._write(started_record(attempt.key, started))
         if attempt.started is not None and attempt.key not in self._meters:
-            self._meters[attempt.key] = UsageMeter(milli_of(attempt.gpus), attempt.started.at)
+            self._meters[attempt.key] = self._meter(attempt, attempt.started)
         if attempt.exit is None and attempt.key not in self._watchers:
             self._watchers[attempt.key] = asyncio.create_task(self._watch(attempt))
         self.shipping.follow(attempt)
+        self._node.fences.follow(attempt)
 
-    def _started_on_boot_clock(self, seen: Seen) -> float:
-        now, began = self._node.now(), epoch_s(seen.started_at)
-        age = 0.0 if began is None else self._node.parts.clock.wall() - began
-        return max(0.0, now - age) if age > _FRESH_S else now
+    def _meter(self, attempt: Attempt, started: Started) -> UsageMeter:
+        is_of_this_boot = started.boot_id == self._node.parts.host.boot_id
+        at = started.at if is_of_this_boot else self._on_boot_clock(started.started_at)
+        return UsageMeter(milli_of(attempt.gpus), at, attempt.measured)
+
+    def _on_boot_clock(self, wall: str | None) -> float:
+        """A time that an engine gave, on the clock that this boot is counted by."""
+        now, at = self._node.now(), epoch_s(wall)
+        age = 0.0 if at is None else self._node.parts.clock.wall() - at
+        return now - age if age > _FRESH_S else now
 
     async def _watch(self, attempt: Attempt) -> None:
         """Waits for the container's end, however often the engine fails to tell."""
@@ -266,9 +314,13 @@ class Actions:
     def _begin_signal(self, attempt: Attempt, step: steps.Signal) -> None:
         if not self._write(intent_record(attempt.key, step.intent)):
             return
-        task = asyncio.create_task(self._signal(attempt, step.signal))
-        self._signals.add(task)
-        task.add_done_callback(self._signals.discard)
+        self._node.fences.look(attempt)
+        self._keep(self._signal(attempt, step.signal))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _signal(self, attempt: Attempt, name: str) -> None:
         """Sends a signal, again where the engine did not take it, until the container is over."""
@@ -281,19 +333,25 @@ class Actions:
             await asyncio.sleep(_RETRY_S)
 
     def _end(self, attempt: Attempt, result: Result) -> bool:
-        if not self._node.write(
-            ended_record(attempt.key, replace(result, usage=self.usage(attempt)))
-        ):
+        meter = self._meters.get(attempt.key)
+        used = None if meter is None else meter.total(self._on_boot_clock(result.ended_at))
+        if not self._node.write(ended_record(attempt.key, replace(result, usage=used))):
             return False
+        # A beat would do it, but there is none while the bus is away.
+        self._keep(self._sync())
         self._node.log.info(
             "attempt ended", job=str(attempt.key), reason=result.reason, exit_code=result.exit_code
         )
-        attempt.pull = None
+        attempt.pull = attempt.failing_since = None
         self.shipping.settle(attempt)
         if over := intake.adoption_records(self._node.memory):
             self._node.write(*over)
         self._node.changed()
         return True
+
+    async def _sync(self) -> None:
+        with contextlib.suppress(JournalError):  # the next record or beat says so
+            await self._node.parts.journal.sync()
 
     async def _remove(self, attempt: Attempt) -> None:
         await self.shipping.drop(attempt.key)
@@ -307,6 +365,7 @@ class Actions:
         if (watcher := self._watchers.pop(key, None)) is not None:
             watcher.cancel()
         self.shipping.forget(key)
+        self._node.fences.forget(key)
         self._meters.pop(key, None)
         self._timers.pop(key, None)
         self._node.changed()

@@ -16,8 +16,10 @@ from gpuyard_agent.gpus.fleet import SimulatedNode, default_fleet, load_fleet
 from gpuyard_agent.gpus.injection import detect_injection, driver_mounts
 from gpuyard_agent.gpus.prober import GpuProber, InlineProber, Prober
 from gpuyard_agent.journal import FileJournal, Journal, MemoryJournal
+from gpuyard_agent.keeper.client import DetachedKeeper, KeeperClient
 from gpuyard_agent.loop.host import Clock, Host, has_nvidia_driver
 from gpuyard_agent.loop.inventory import Description, EngineFacts, Inventory
+from gpuyard_agent.loop.keeping import HostKeeper, Keeper
 from gpuyard_agent.loop.node import NodeParts
 from gpuyard_agent.runtime import Runtime
 from gpuyard_agent.settings import AgentSettings, SettingsError
@@ -25,6 +27,8 @@ from gpuyard_agent.simulated_runtime import SimulatedRuntime, Timers
 
 LARGE_FLEET: Final = 20
 """Fleets above it start nothing unless told to."""
+JOURNALED_FLEET: Final = 500
+"""Simulated attempts of larger fleets end with their agent: each node's journal is a file."""
 MIB: Final = 1024 * 1024
 Describe = Callable[[Runtime], Awaitable[tuple[str | None, GpuInjection]]]
 
@@ -38,6 +42,28 @@ class Assembly:
     clock: Clock
     policy: NodePolicy
     timers: Timers
+    keeper: Keeper
+
+
+def make_keeper(settings: AgentSettings, environment: Mapping[str, str]) -> HostKeeper | None:
+    """The keeper of this host; None where attempts end with the agent, so that nothing is fenced.
+
+    A service manager that runs the agent runs the keeper too, as a unit of its own that a stop of
+    the agent's does not touch; elsewhere the agent starts it, detached.
+    """
+    if runtime_of(settings) == "simulated":
+        return None
+    directory = Path(settings.dir).absolute() / "keeper"
+    is_managed = bool(environment.get("NOTIFY_SOCKET"))
+    start = None if is_managed else DetachedKeeper(directory).start
+    return HostKeeper(KeeperClient(directory), start=start)
+
+
+def runtime_of(settings: AgentSettings) -> RuntimeName:
+    """The runtime in force; raises GpuyardError for a fleet that cannot be read."""
+    fleet = _fleet(settings)
+    is_large = fleet is not None and len(fleet) > LARGE_FLEET
+    return cast(RuntimeName, settings.runtime or ("simulated" if is_large else "docker"))
 
 
 def assemble(shared: Assembly, *, host_name: str) -> list[tuple[NodeParts, Memory]]:
@@ -45,10 +71,13 @@ def assemble(shared: Assembly, *, host_name: str) -> list[tuple[NodeParts, Memor
     settings = shared.settings
     fleet = _fleet(settings)
     count = len(fleet) if fleet else 1
-    runtime = cast(
-        RuntimeName, settings.runtime or ("simulated" if count > LARGE_FLEET else "docker")
+    runtime = runtime_of(settings)
+    factories = _Factories(
+        shared,
+        runtime,
+        is_simulated=fleet is not None,
+        is_journaled=runtime != "simulated" or count <= JOURNALED_FLEET,
     )
-    factories = _Factories(shared, runtime, is_simulated=fleet is not None)
     if fleet is not None:
         return [_simulated(shared, factories, node) for node in fleet]
     name = settings.name or node_from_host(host_name)
@@ -85,7 +114,7 @@ def _real(shared: Assembly, factories: "_Factories", name: str) -> tuple[NodePar
         digest=memory.facts_digest,
         generation=memory.generation,
     )
-    return factories.parts(name, journal, inventory), memory
+    return factories.parts(name, journal, inventory, memory), memory
 
 
 def _simulated(
@@ -105,7 +134,7 @@ def _simulated(
         digest=memory.facts_digest,
         generation=memory.generation,
     )
-    return factories.parts(node.name, journal, inventory), memory
+    return factories.parts(node.name, journal, inventory, memory), memory
 
 
 def _simulated_prober(node: SimulatedNode, settings: AgentSettings) -> GpuProber:
@@ -119,9 +148,11 @@ def _simulated_prober(node: SimulatedNode, settings: AgentSettings) -> GpuProber
 
 def _remember(shared: Assembly, factories: "_Factories", name: str) -> tuple[Journal, Memory]:
     """A node's journal and what it holds; without one the memory begins by adopting."""
-    if factories.runtime == "simulated":
+    if not factories.is_journaled:
         return MemoryJournal(), Memory()
-    journal = FileJournal(node_directory(shared.settings, name))
+    # Simulated attempts end with the host: nothing is worth a wait for the disk.
+    is_durable = factories.runtime != "simulated"
+    journal = FileJournal(node_directory(shared.settings, name), is_durable=is_durable)
     records = journal.open()
     memory = Memory()
     for record in records or ():
@@ -136,9 +167,12 @@ def node_directory(settings: AgentSettings, name: str) -> Path:
 class _Factories:
     """Makes what depends on the chosen runtime."""
 
-    def __init__(self, shared: Assembly, runtime: RuntimeName, *, is_simulated: bool) -> None:
+    def __init__(
+        self, shared: Assembly, runtime: RuntimeName, *, is_simulated: bool, is_journaled: bool
+    ) -> None:
         self._shared = shared
         self.runtime = runtime
+        self.is_journaled = is_journaled
         self._is_simulated = is_simulated
         self._engines: dict[str, object] = {}
 
@@ -163,7 +197,7 @@ class _Factories:
             docker_version=memory.docker_version if self.runtime == "docker" else None,
         )
 
-    def parts(self, name: str, journal: Journal, inventory: Inventory) -> NodeParts:
+    def parts(self, name: str, journal: Journal, inventory: Inventory, memory: Memory) -> NodeParts:
         shared = self._shared
         return NodeParts(
             name=name,
@@ -171,21 +205,32 @@ class _Factories:
             clock=shared.clock,
             journal=journal,
             inventory=inventory,
-            make_runtime=self._maker(name),
+            make_runtime=self._maker(name, memory),
             describe=self._describe,
             policy=shared.policy,
             timers=shared.timers,
             log_limit_bytes=int(shared.settings.log_limit_mib * MIB),
+            keeper=shared.keeper,
+            beat_s=shared.settings.beat_s,
         )
 
-    def _maker(self, name: str) -> Callable[[str], Runtime]:
+    def _maker(self, name: str, memory: Memory) -> Callable[[str], Runtime]:
+        shared = self._shared
         if self.runtime == "simulated":
-            return lambda yard: SimulatedRuntime(self._shared.timers)
+            return lambda yard: SimulatedRuntime(
+                shared.timers,
+                memory=memory,
+                boot_id=shared.host.boot_id,
+                boot_clock=shared.clock.boot,
+            )
         if self.runtime == "process":
             from gpuyard_agent.process_runtime import ProcessRuntime
 
             directory = node_directory(self._shared.settings, name) / "attempts"
-            return lambda yard: ProcessRuntime(directory / yard, yard=yard, node=name)
+            log_bytes = int(self._shared.settings.log_limit_mib * MIB)
+            return lambda yard: ProcessRuntime(
+                directory / yard, yard=yard, node=name, log_bytes=log_bytes
+            )
         return lambda yard: self._docker(yard, name)
 
     def _docker(self, yard: str, name: str) -> Runtime:

@@ -76,6 +76,9 @@ class Engine:
                 failures += 1
         self._runtime = runtime
         self._take(found, begun=self._node.now())
+        for attempt in self._node.memory.attempts.values():
+            if attempt.result is not None:
+                self._node.actions.shipping.settle(attempt)
         self.is_listed = True
         await self._check()
         self._node.on_listed()

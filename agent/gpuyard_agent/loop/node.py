@@ -23,8 +23,10 @@ from gpuyard_agent.gpus.processes import OwnProcesses
 from gpuyard_agent.journal import FileJournal, Journal, JournalError
 from gpuyard_agent.loop.actions import Actions
 from gpuyard_agent.loop.engine import Engine
+from gpuyard_agent.loop.fences import Fences
 from gpuyard_agent.loop.host import Clock, Host
 from gpuyard_agent.loop.inventory import EngineFacts, Inventory
+from gpuyard_agent.loop.keeping import Keeper
 from gpuyard_agent.runtime import Runtime
 from gpuyard_agent.simulated_runtime import Timers
 
@@ -47,6 +49,8 @@ class NodeParts:
     policy: NodePolicy
     timers: Timers
     log_limit_bytes: int
+    keeper: Keeper
+    beat_s: float
 
 
 class NodeAgent:
@@ -69,6 +73,7 @@ class NodeAgent:
         self.is_stopping = False
         self.log = structlog.get_logger().bind(node=parts.name)
         self.engine = Engine(self, parts.make_runtime)
+        self.fences = Fences(self, parts.keeper)
         self.actions = Actions(self, publish_chunk=publish_chunk)
         self.tokens_refused = 0
         self._beat_soon = beat_soon
@@ -81,12 +86,15 @@ class NodeAgent:
 
     def start(self) -> None:
         """Goes on from the journal: the runtime is asked what exists, then steps are taken."""
+        self.actions.shipping.resume()
+        self.fences.resume()
         if self.memory.yard is not None:
             self.engine.start(self.memory.yard)
 
     async def close(self) -> None:
         """Lets go of everything; containers run on."""
         await self.actions.close()
+        await self.fences.close()
         await self.engine.close()
         await self.inventory.close()
         with contextlib.suppress(JournalError):
@@ -110,6 +118,9 @@ class NodeAgent:
             adopting=self.memory.adopting,
             stopping=self.is_stopping,
             policy=self.parts.policy,
+            renewed_at=self.fences.renewed_at,
+            lease_until=self.fences.lease_until,
+            beat_s=self.parts.beat_s,
         )
 
     def write(self, *records: Record) -> bool:
@@ -174,6 +185,8 @@ class NodeAgent:
             return
         if met and not self.write(*met):
             return
+        if reply.get("status") == "ok" and isinstance(reply.get("lease_s"), int | float):
+            self.fences.renewed(sent_at, float(reply["lease_s"]))
         self._acknowledge(reply, sent_at)
         if intake.is_current(self.memory, reply):
             self._confirm(seq)
@@ -185,6 +198,7 @@ class NodeAgent:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._take(pending)
+        self.fences.on_listed()
         self.wake_all()
         self.changed()
 
@@ -297,6 +311,7 @@ class NodeAgent:
             "reasons": list(self._reasons()),
             "attempts": self._reports(seq),
             "stopping": self.is_stopping,
+            "self_stop": self.fences.answers,
         }
 
     def _reports(self, seq: int) -> list[AttemptReport]:

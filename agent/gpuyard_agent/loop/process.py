@@ -10,10 +10,11 @@ import structlog
 from gpuyard import notify, subjects
 from gpuyard.bus import Bus, connect
 from gpuyard.errors import BusTooOld, Unavailable
+from gpuyard_agent.core.fence import stop_grace_s
 from gpuyard_agent.core.state import Memory
-from gpuyard_agent.core.steps import stop_grace_of
 from gpuyard_agent.link import Link
 from gpuyard_agent.loop.host import Clock
+from gpuyard_agent.loop.keeping import HostKeeper
 from gpuyard_agent.loop.node import NodeAgent, NodeParts
 from gpuyard_agent.settings import AgentSettings
 
@@ -31,9 +32,15 @@ class AgentProcess:
     """The nodes of one process. `stop` may be set at any time, from a signal's handler too."""
 
     def __init__(
-        self, settings: AgentSettings, nodes: list[tuple[NodeParts, Memory]], *, clock: Clock
+        self,
+        settings: AgentSettings,
+        nodes: list[tuple[NodeParts, Memory]],
+        *,
+        clock: Clock,
+        keeper: HostKeeper | None,
     ) -> None:
         self._settings = settings
+        self._keeper = keeper
         self.stop = asyncio.Event()
         self._bus: Bus | None = None
         # The link knows the nodes as its peers, and the nodes ask it for beats.
@@ -53,6 +60,9 @@ class AgentProcess:
         the settings say so. Raises BusTooOld."""
         tasks = [asyncio.create_task(self._connect()), asyncio.create_task(self._sample())]
         stopping = asyncio.create_task(self.stop.wait())
+        if self._keeper is not None:
+            self._keeper.on_change = self._on_keeper
+            await self._keeper.open()
         for node in self.nodes:
             node.start()
         self.link.start()
@@ -65,6 +75,10 @@ class AgentProcess:
             for task in (*tasks, stopping):
                 await _ended(task)
             await self._close()
+
+    def _on_keeper(self) -> None:
+        for node in self.nodes:
+            node.fences.keeper_changed()
 
     async def _connect(self) -> None:
         """Gets the bus, however long it is away; from then on the connection heals itself."""
@@ -115,7 +129,7 @@ class AgentProcess:
                 await self.link.beat_now(node.name)
             return
         graces = [
-            stop_grace_of(attempt.entry)
+            stop_grace_s(attempt.entry)
             for node in self.nodes
             for attempt in node.memory.attempts.values()
         ]
@@ -135,6 +149,8 @@ class AgentProcess:
     async def _close(self) -> None:
         await self.link.close()
         await asyncio.gather(*(node.close() for node in self.nodes))
+        if self._keeper is not None:
+            await self._keeper.close()
         if self._bus is not None:
             await self._bus.close()
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gpuyard_agent.loop.node import NodeAgent
 
 SETTLE_S: Final = 5.0
-"""How long an end waits for its last log chunk while the bus is there."""
+"""How long an end waits for log chunks that do not come while the bus is there."""
+LONGEST_SETTLE_S: Final = 120.0
+"""The same for chunks that do come: what an outage held up may take its time."""
 JOURNAL_EVERY_S: Final = 0.5
 MAX_REPLY_BYTES: Final = 512 * 1024
 _IDLE_S: Final = 0.1
@@ -55,12 +57,29 @@ class Shipping:
         self._shippers[key] = self._by_text[str(key)] = shipper
         shipper.start()
 
+    def resume(self) -> None:
+        """At the start: ends of an earlier run wait for their output again, until the runtime has
+        told what exists, and not for ever where it cannot."""
+        held = [a for a in self._node.memory.attempts.values() if a.result and not a.logs.done]
+        for attempt in held:
+            attempt.logs_settled = False
+
+        def give_up() -> None:
+            if not self._node.engine.is_listed:
+                for attempt in held:
+                    attempt.logs_settled = True
+                self._node.changed()
+
+        if held:
+            loop = asyncio.get_running_loop()
+            self._node.parts.timers.at(loop.time() + LONGEST_SETTLE_S, give_up)
+
     def settle(self, attempt: Attempt) -> None:
         """An end was found: its report waits for the last chunk, for a bounded time."""
         shipper = self._shippers.get(attempt.key)
         attempt.logs_settled = shipper is None or shipper.is_done
-        if not attempt.logs_settled:
-            self._check_later(attempt)
+        if shipper is not None and not attempt.logs_settled:
+            self._check_later(attempt, shipper.mark, waited_s=0.0)
 
     def acknowledge(self, key: str, stored: int, sent_at: float) -> None:
         shipper = self._by_text.get(key)
@@ -120,15 +139,19 @@ class Shipping:
         if mark != LogMark() and not self._node.write(logs_record(attempt.key, mark)):
             self._node.memory.apply(logs_record(attempt.key, mark))
 
-    def _check_later(self, attempt: Attempt) -> None:
+    def _check_later(self, attempt: Attempt, before: LogMark, *, waited_s: float) -> None:
         loop = asyncio.get_running_loop()
 
         def check() -> None:
             shipper = self._shippers.get(attempt.key)
-            if shipper is not None and shipper.is_blocked:
+            if attempt.logs_settled or shipper is None:
+                return
+            if shipper.is_blocked:
                 # The bus is away, and with it whoever could read a report.
-                self._check_later(attempt)
-            elif not attempt.logs_settled:
+                self._check_later(attempt, shipper.mark, waited_s=0.0)
+            elif shipper.mark != before and waited_s + SETTLE_S < LONGEST_SETTLE_S:
+                self._check_later(attempt, shipper.mark, waited_s=waited_s + SETTLE_S)
+            else:
                 attempt.logs_settled = True
                 self._node.changed()
 

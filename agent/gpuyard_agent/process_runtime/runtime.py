@@ -15,10 +15,23 @@ from gpuyard.messages import PullProgress
 from gpuyard.model.node import NodeReason, RuntimeName
 from gpuyard_agent.core.launch import AttemptKey, Launch
 from gpuyard_agent.process_runtime.shim import SCRIPT, Folder, Process, process_of, write_whole
+from gpuyard_agent.process_runtime.spool import Spool
 from gpuyard_agent.process_runtime.tail import POLL_S, Growth, wait_any
-from gpuyard_agent.runtime import Exit, LogPiece, LogPosition, Seen, Status
+from gpuyard_agent.runtime import (
+    Exit,
+    Hold,
+    LogPiece,
+    LogPosition,
+    Reach,
+    Seen,
+    Status,
+    unheld,
+)
 
 READ_BYTES: Final = 64 * 1024
+LOG_BYTES: Final = 64 * 1024 * 1024
+TRIM_EVERY_S: Final = 1.0
+_STREAMS: Final = ((1, "stdout"), (2, "stderr"))
 STARTED_S: Final = 2.0
 """How long the shell may take to start the command; it takes a few milliseconds."""
 _KEPT_ENV: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -31,12 +44,20 @@ class ProcessRuntime:
 
     name: RuntimeName = "process"
 
-    def __init__(self, directory: Path, *, yard: str, node: str) -> None:
+    def __init__(
+        self, directory: Path, *, yard: str, node: str, log_bytes: int = LOG_BYTES
+    ) -> None:
+        """Of each stream the first `log_bytes` are kept, and the last megabyte."""
         self._directory = directory
         self._yard = yard
         self._node = node
         self._growth = Growth()
         self._children: dict[AttemptKey, int] = {}
+        # One reading more than the limit, which is looked at between readings.
+        self._head_bytes = log_bytes + READ_BYTES
+        self._writing: set[AttemptKey] = set()
+        """Attempts whose output may grow."""
+        self._trimming: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         for tool in ("sh", "setsid"):
@@ -47,6 +68,7 @@ class ProcessRuntime:
         except OSError as fault:
             raise _failure(fault, self._directory) from fault
         self._growth.open()
+        self._trimming = asyncio.create_task(self._trim_now_and_then())
 
     async def seen(self) -> Sequence[Seen]:
         try:
@@ -61,13 +83,15 @@ class ProcessRuntime:
                 self._yard,
                 self._node,
             ):
-                found.append(folder.seen(AttemptKey(*meta["key"]), str(meta["spec_sha256"])))
+                key = AttemptKey(*meta["key"])
+                self._writing.add(key)
+                found.append(folder.seen(key, str(meta["spec_sha256"])))
         return found
 
     async def prepare(self, launch: Launch, progress: Callable[[PullProgress], None]) -> None:
         return None
 
-    async def launch(self, launch: Launch) -> Seen:
+    async def launch(self, launch: Launch, hold: Hold = unheld) -> Seen:
         folder, sha = self._folder(launch.key), launch.labels["gpuyard.spec_sha256"]
         if folder.meta() is not None:
             seen = folder.seen(launch.key, sha)
@@ -85,11 +109,16 @@ class ProcessRuntime:
                     "labels": launch.labels,
                 }
             )
+            await hold(self._reach(launch.key))
             self._start(folder, launch, command)
         except OSError as fault:
             raise _failure(fault, folder.path) from fault
+        self._writing.add(launch.key)
         await _until(lambda: folder.child() is not None, STARTED_S)
         return folder.seen(launch.key, sha)
+
+    def reach(self, seen: Seen) -> Reach | None:
+        return self._reach(seen.key)
 
     async def wait(self, key: AttemptKey) -> Exit:
         folder = self._folder(key)
@@ -119,6 +148,7 @@ class ProcessRuntime:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(_until_gone(shim), STARTED_S)
         self._reap(key)
+        self._writing.discard(key)
         try:
             await asyncio.to_thread(shutil.rmtree, folder.path)
         except FileNotFoundError:
@@ -133,10 +163,11 @@ class ProcessRuntime:
             try:
                 files = {
                     stream: stack.enter_context((folder.path / name).open("rb"))
-                    for stream, name in ((1, "stdout"), (2, "stderr"))
+                    for stream, name in _STREAMS
                 }
             except FileNotFoundError:
                 return
+            spools = {stream: self._spool(folder, name) for stream, name in _STREAMS}
             grown = asyncio.Event()
             # The folder, for the exit code that is renamed into it.
             paths = (folder.path / "stdout", folder.path / "stderr", folder.path)
@@ -148,11 +179,12 @@ class ProcessRuntime:
                 is_over = folder.exit() is not None or not _is_alive(folder.shim())
                 progressed = False
                 for stream, file in files.items():
-                    data = os.pread(file.fileno(), READ_BYTES, offsets[stream])
+                    at, size = spools[stream].readable(offsets[stream], READ_BYTES)
+                    data = os.pread(file.fileno(), size, at)
                     if data:
                         progressed = True
-                        yield LogPiece(stream, offsets[stream], data)
-                        offsets[stream] += len(data)
+                        yield LogPiece(stream, at, data)
+                        offsets[stream] = at + len(data)
                 if not progressed:
                     if is_over:
                         return
@@ -162,10 +194,33 @@ class ProcessRuntime:
         return ()
 
     async def close(self) -> None:
+        if self._trimming is not None:
+            self._trimming.cancel()
+            await asyncio.gather(self._trimming, return_exceptions=True)
         self._growth.close()
 
     def _folder(self, key: AttemptKey) -> Folder:
         return Folder(self._directory / f"{key.tenant}.{key.job}.{key.attempt}")
+
+    def _reach(self, key: AttemptKey) -> Reach:
+        return "folder", str(self._folder(key).path.absolute())
+
+    def _spool(self, folder: Folder, stream: str) -> Spool:
+        return Spool(folder.path / stream, head_bytes=self._head_bytes)
+
+    async def _trim_now_and_then(self) -> None:
+        """Keeps output files bounded while this agent runs, whether or not anybody reads them."""
+        while True:
+            await asyncio.sleep(TRIM_EVERY_S)
+            for key in list(self._writing):
+                folder = self._folder(key)
+                is_over = folder.exit() is not None
+                # Removed meanwhile, or a file system without holes: then it stays as it is.
+                with contextlib.suppress(OSError):
+                    for _, name in _STREAMS:
+                        self._spool(folder, name).trim()
+                if is_over:
+                    self._writing.discard(key)
 
     def _start(self, folder: Folder, launch: Launch, command: list[str]) -> None:
         """Forks the shell, writes down which process it is, and only then lets it go on."""

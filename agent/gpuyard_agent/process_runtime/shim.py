@@ -6,7 +6,7 @@
     <folder>/shim          /proc/PID/stat of the shell, so that a reused pid is told apart
     <folder>/child         the same of the command
     <folder>/exit          the command's exit code; renamed into place, so never half written
-    <folder>/stdout stderr the command's output
+    <folder>/stdout stderr the command's output; `.cut` beside one says what was cut out of it
     <folder>/work          its working directory where the job names none; goes with the folder
 
 The shell starts the command only after the agent, which wrote `shim` before, told it to through a

@@ -4,13 +4,25 @@ The same events at the same times give the same state and effects: ids, times an
 in with them.
 """
 
+import sys
 from typing import Any, assert_never
 
-from gpuyard.errors import Conflict, InvalidJob, TooLarge, UnknownThing
+from gpuyard import codec
+from gpuyard.errors import Conflict, FieldFault, InvalidJob, TooLarge, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
-from gpuyard_coordinator.core import beats, documents, lifecycle, operations, quota, tenancy
+from gpuyard_coordinator.core import (
+    beats,
+    documents,
+    fencing,
+    lifecycle,
+    operations,
+    quota,
+    setaside,
+    tenancy,
+    waiting,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import (
@@ -42,7 +54,7 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
         case CancelRequested():
             _cancel(cluster, event, now, effects)
         case NodeBeat():
-            _take_beat(cluster, event, now, effects)
+            beats.apply_beat(cluster, event, now, effects)
         case NodeOrder():
             operations.apply_order(cluster, event, now, effects)
         case TenantApplied() | TenantDeleted():
@@ -56,20 +68,13 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             effects.emit(job, EventKind.QUEUED, now, message=event.message, data=data)
         case Tick():
             beats.judge_lateness(cluster, now, effects)
+            fencing.judge(cluster, now, effects)
+            operations.go_on_forgetting(cluster, now, effects)
             operations.judge_drains(cluster, now, effects)
+            setaside.judge(cluster, now)
+            waiting.release_due(cluster, now, effects)
         case _:
             assert_never(event)
-
-
-def _take_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) -> None:
-    name = event.beat["node"]
-    known = cluster.nodes.get(name)
-    instance = known.instance if known is not None else None
-    beats.apply_beat(cluster, event, now, effects)
-    effects.forgotten.discard(name)  # it may have joined again in this turn
-    if cluster.nodes[name].instance != instance:
-        # Another agent has to prove itself first: the placer must not think the node as it was.
-        cluster.nodes_changed.add(name)
 
 
 def _done(cluster: Cluster, tenant: str, id: str, known: JobDocument | None) -> JobDocument | None:
@@ -81,14 +86,12 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
     live = cluster.jobs.get(key)
     done = _done(cluster, event.tenant, event.id, event.known)
     if live is not None or (done is not None and not _may_be_replaced(done)):
-        kept = live.spec_sha256 if live else None, done["spec_sha256"] if done else None
-        _answer_repeat(event, same=event.spec_sha256 in kept, now=now, effects=effects)
+        same = _is_same(cluster, event, live, done)
+        _answer_repeat(event, same=same, now=now, effects=effects)
         return
-    document = cluster.tenants.get(event.tenant)
-    spec, notes = quota.with_defaults(event.spec, document)
-    shape = documents.shape_of(spec, event.tenant, document)
-    queued = cluster.queue.waiting[event.tenant]
-    if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
+    spec, notes = _settled(cluster, event)
+    shape = documents.shape_of(spec, event.tenant, cluster.tenants.get(event.tenant))
+    if refusal := _refusal(cluster, event.tenant, spec, shape):
         reason, fault = refusal
         refused = Refused(
             event.tenant, event.user, event.id, (fault,), event.spec, event.sequence, ref=event.ref
@@ -97,7 +100,7 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         return
     job = _new_job(cluster, event, spec, shape, now)
     cluster.jobs[key] = job
-    cluster.recently_done.pop(key, None)
+    cluster.forget_done(key)
     effects.done.pop(key, None)
     message = "; ".join(note for note in (event.note, *notes) if note) or None
     effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user)
@@ -113,7 +116,34 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
             effects=effects,
         )
         return
-    cluster.queue.add(job)
+    waiting.enqueue(cluster, job, now)
+
+
+def _settled(cluster: Cluster, event: Submitted) -> tuple[dict[str, Any], list[str]]:
+    """The spec with what its tenant and the yard add to it, and what of that is worth saying."""
+    spec, notes = quota.with_defaults(event.spec, cluster.tenants.get(event.tenant))
+    return fencing.with_rule(spec, cluster.settings), notes
+
+
+def _refusal(
+    cluster: Cluster, tenant: str, spec: dict[str, Any], shape: Shape
+) -> tuple[EndReason, FieldFault] | None:
+    queued = cluster.queue.waiting[tenant]
+    refusal = quota.refusal(tenant, cluster.tenants.get(tenant), spec, shape, queued)
+    if refusal is None and (fault := fencing.fault(spec, cluster.settings)):
+        return EndReason.INVALID, fault
+    return refusal
+
+
+def _is_same(
+    cluster: Cluster, event: Submitted, live: Job | None, done: JobDocument | None
+) -> bool:
+    """True for what was submitted before: the same text, or one read off the job itself."""
+    kept = live.spec_sha256 if live else None, done["spec_sha256"] if done else None
+    if event.spec_sha256 in kept:
+        return True
+    spec = live.spec if live else done["spec"] if done else None
+    return spec == _settled(cluster, event)[0]
 
 
 def _may_be_replaced(done: JobDocument) -> bool:
@@ -131,12 +161,15 @@ def _new_job(
         id=event.id,
         user=event.user,
         user_verified=event.user_verified,
-        spec=spec,
+        packed_spec=codec.encode(spec),
+        name=spec.get("name"),
         spec_sha256=event.spec_sha256,
         shape=shape,
         priority=int(spec.get("priority", 50)),
         submitted_at=now.at,
         submit_seq=sequence,
+        image=sys.intern(str(spec["image"])),
+        fence_s=documents.fence_s(spec),
     )
 
 
@@ -230,7 +263,8 @@ def _record(tenant: str, id: str, user: str, state: JobState, now: Now) -> JobDo
         id=id,
         user=user,
         user_verified=False,
-        spec={},
+        packed_spec=codec.encode({}),
+        name=None,
         spec_sha256="",
         shape=Shape(),
         priority=50,

@@ -9,7 +9,7 @@ from typing import Final
 from gpuyard.messages import STALE_INVENTORY, Applied, AttemptReport, Beat
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState, NodeState
-from gpuyard_coordinator.core import filters, ledger, lifecycle
+from gpuyard_coordinator.core import fencing, filters, ledger, lifecycle, setaside
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -31,16 +31,17 @@ _RANK: Final = {
     JobState.RUNNING: 2,
     JobState.STOPPING: 3,
 }
-ENDS_PER_BEAT: Final = 100
-MOST_KIB: Final = 4096
-"""Of documents that a turn may write before the rest of a beat is left to the next one."""
 PULL_STEP_BYTES: Final = 16 * 1024 * 1024
 """A `pulling` event is worth a write once this much more has arrived."""
 
 
 def apply_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) -> None:
+    """A beat that is late, or of a node that is being forgotten, changes nothing and has no answer;
+    one of another machine or agent under a living node's name is answered `duplicate_name`."""
     beat = event.beat
     node = cluster.nodes.get(beat["node"])
+    if node is not None and node.forgotten_by is not None:
+        return
     if node is not None and (fault := _rival(cluster, node, beat, now)):
         node.rival, node.rival_beat = beat["machine_id"], now.mono
         effects.beats.append(BeatOutcome(event.ref, node.name, "duplicate_name", fault))
@@ -49,9 +50,9 @@ def apply_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) ->
         node = _join(cluster, beat, effects)
     elif not _is_newer(node, beat):
         return
-    _take_identity(node, beat, effects)
+    _take_identity(cluster, node, beat, effects)
     _take_facts(cluster, node, beat, effects)
-    _take_condition(cluster, node, beat, now)
+    take_condition(cluster, node, beat, now)
     _take_reports(cluster, node, beat, now, effects)
     is_current = _covers(beat["applied"], (cluster.token, node.revision))
     outcome = BeatOutcome(event.ref, node.name, "ok", needs_wanted=not is_current)
@@ -59,19 +60,23 @@ def apply_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) ->
 
 
 def judge_lateness(cluster: Cluster, now: Now, effects: Effects) -> None:
-    """Nodes that beat too long ago become suspect, then lost: no placement, nothing moved."""
+    """Nodes that beat too long ago become suspect, then lost: no placement, nothing moved. At
+    most as many are lost at a time as one commit stores."""
     for name in list(cluster.beat_order):
         node = cluster.nodes[name]
         late_s = now.mono - node.last_beat
         if late_s <= cluster.settings.suspect_s:
             return
-        state = NodeState.LOST if late_s > cluster.settings.lost_s else NodeState.SUSPECT
+        is_lost = late_s > cluster.settings.lost_s and effects.has_room()
+        state = NodeState.LOST if is_lost else NodeState.SUSPECT
         if node.state is NodeState.LOST or node.state is state:
             continue
         node.state = state
         cluster.nodes_changed.add(name)
         if state is NodeState.LOST:
             effects.nodes.add(name)
+            cluster.shrank = True
+            fencing.watch(cluster, node)
 
 
 def _rival(cluster: Cluster, node: Node, beat: Beat, now: Now) -> str | None:
@@ -103,11 +108,13 @@ def _join(cluster: Cluster, beat: Beat, effects: Effects) -> Node:
     )
     cluster.nodes[node.name] = node
     effects.nodes.add(node.name)
+    effects.forgotten.discard(node.name)  # it may have been forgotten in this turn
     return node
 
 
-def _take_identity(node: Node, beat: Beat, effects: Effects) -> None:
+def _take_identity(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> None:
     if beat["machine_id"] != node.machine_id:
+        fencing.lose_machine(cluster, node, beat["machine_id"])
         node.machine_id, node.boot_id = beat["machine_id"], beat["boot_id"]
         node.former_boot_id = None
         effects.nodes.add(node.name)
@@ -118,6 +125,8 @@ def _take_identity(node: Node, beat: Beat, effects: Effects) -> None:
         node.instance, node.started_ns = beat["instance"], beat["started_ns"]
         node.is_proven = False
         node.rival = None
+        # A restarted agent must prove itself: the placer may not think the node as it was.
+        cluster.nodes_changed.add(node.name)
     node.seq = beat["seq"]
 
 
@@ -128,9 +137,10 @@ def _take_facts(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> N
     node.facts, node.generation = beat["facts"], beat["generation"]
     ledger.rebuild_gpus(node)
     cluster.nodes_changed.add(node.name)
+    cluster.shrank = True
 
 
-def _take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
+def take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
     """Liveness, readiness and what the GPUs measured; the placer hears of what matters to it."""
     before = _condition(node, cluster.settings)
     node.last_beat, node.last_beat_at = now.mono, now.at
@@ -166,49 +176,39 @@ def _covers(applied: Applied | None, revision: tuple[tuple[int, int], int]) -> b
 
 
 def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: Effects) -> None:
-    """At most `ENDS_PER_BEAT` ends at a time, so that a turn fits one commit; the agent repeats
-    its whole picture, so the rest comes with the next beat."""
+    """As many as the turn has room for, so that it fits one commit; the agent repeats its whole
+    picture, so the rest comes with the next beat."""
     reported: set[AttemptRef] = set()
-    ends = 0
     for report in beat["attempts"]:
         key = (report["tenant"], report["job"], report["attempt"])
         held = node.attempts.get(key)
         if held is None or not _can_know(beat, held[1], report):
             continue
         reported.add(key)
-        is_end = report["state"] == "ended"
-        if is_end and not _has_room(ends, effects):
-            continue
-        ends += is_end
-        _take_report(cluster, beat, held, report, now=now, effects=effects)
+        if effects.has_room():
+            _take_report(cluster, beat, held, report, now=now, effects=effects)
     _take_strangers(node, beat, effects)
     if beat["adopting"]:
         return
     for key, (job, attempt) in list(node.attempts.items()):
-        proof = None if key in reported else _proof_of_end(cluster, node, beat, attempt)
-        if proof is not None and _has_room(ends, effects):
-            ends += 1
+        proof = None if key in reported else _proof_of_end(node, beat, attempt)
+        if proof is not None and effects.has_room():
             _end_unreported(cluster, job, attempt, proof, now=now, effects=effects)
 
 
 def _take_strangers(node: Node, beat: Beat, effects: Effects) -> None:
-    """An adopting agent stops nothing by itself: what nobody wants is refused by name, until it
-    is over."""
+    """What its host runs and nobody wants is refused by name until it is over: attempts that were
+    proven over without it, of a forgotten node that is back or from before a restore."""
     asked = {
         (report["tenant"], report["job"], report["attempt"])
         for report in beat["attempts"]
         if report["state"] != "ended"
     }
-    strangers = asked - set(node.attempts)
-    refused = strangers if beat["adopting"] else node.refused & strangers
+    refused = asked - set(node.attempts)
     if refused != node.refused:
         node.refused = refused
         ledger.wanted_changed(node)
         effects.wanted.add(node.name)
-
-
-def _has_room(ends: int, effects: Effects) -> bool:
-    return ends < ENDS_PER_BEAT and effects.kib < MOST_KIB
 
 
 def _can_know(beat: Beat, attempt: Attempt, report: AttemptReport) -> bool:
@@ -220,9 +220,7 @@ def _can_know(beat: Beat, attempt: Attempt, report: AttemptReport) -> bool:
     return attempt.machine_id == beat["machine_id"] and not is_waiting
 
 
-def _proof_of_end(
-    cluster: Cluster, node: Node, beat: Beat, attempt: Attempt
-) -> tuple[EndReason, str] | None:
+def _proof_of_end(node: Node, beat: Beat, attempt: Attempt) -> tuple[EndReason, str] | None:
     """What proves an attempt over that a beat does not list; None where nothing does."""
     if attempt.machine_id != node.machine_id:
         return None
@@ -250,6 +248,7 @@ def _end_unreported(
         reason=reason,
         exit_code=None,
         message=message,
+        proof=message,
         now=now,
         effects=effects,
     )
@@ -275,9 +274,14 @@ def _take_report(
     if state is AttemptState.ENDED:
         _take_end(cluster, beat, job, attempt, report, now=now, effects=effects)
         return
-    if before != (attempt.image_digest, attempt.started_at):
+    is_fenced = bool(beat.get("self_stop") and report.get("fenced"))
+    if before != (attempt.image_digest, attempt.started_at) or is_fenced != attempt.fenced:
         effects.jobs.add(job.key)
-    attempt.state = state
+    attempt.state, attempt.fenced = state, is_fenced
+    if state is AttemptState.RUNNING:
+        if attempt.running_since is None:
+            setaside.take_start(cluster, job, attempt, now)
+        setaside.take_running(cluster, job, attempt, now, effects)
     _take_progress(job, attempt, report, now, effects)
 
 

@@ -5,7 +5,7 @@ Every change offered was tried on the books first: with it, and it alone, the jo
 were no other waiting job before it. Work is bounded: at most a few looks at each node.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -13,28 +13,16 @@ from math import ceil, floor
 from typing import Any, Final
 
 from gpuyard.model.node import GpuSample
-from gpuyard.model.states import HOLDING_STATES, Scheduling
+from gpuyard.model.states import Scheduling
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import explain, ledger, quota, selection
+from gpuyard_coordinator.core import ends, explain, quota, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.filters import NodeVerdict
-from gpuyard_coordinator.core.state import Gpu, Job, Node, Shape
+from gpuyard_coordinator.core.state import Gpu, Node, Shape
 
 V = VerdictCode
 MOST_CHANGES: Final = 5
-_MOST_NODES: Final = 32
-"""Nodes whose jobs are looked at for ends that make room: those that lack least."""
-_MOST_JOBS: Final = 64
-_ROOM: Final = frozenset(
-    {
-        V.INSUFFICIENT_GPUS,
-        V.INSUFFICIENT_GPU_MEMORY,
-        V.INSUFFICIENT_CPU,
-        V.INSUFFICIENT_MEMORY,
-        V.NODE_DOCUMENT_FULL,
-    }
-)
 _NOT_OF_GPUS: Final = frozenset({V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY})
 """Codes whose numbers are not numbers of GPUs."""
 Change = dict[str, Any]
@@ -50,13 +38,13 @@ def changes(cluster: Cluster, shape: Shape, found: Explanation) -> list[Change]:
 def _changes(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Change]:
     if found.code is V.QUOTA_EXCEEDED and found.hit is not None:
         yield from _within_the_limit(cluster, shape, found.hit)
-        yield from _after_own(cluster, shape, found)
+        yield from ends.after_own(cluster, shape, found)
         yield from _raised_limit(cluster, shape, [found.hit])
         return
     refusing = {name: verdict for name, verdict in found.nodes.items() if verdict is not None}
     yield from _smaller(cluster, shape, refusing)
     yield from _fewer_lines(cluster, shape, refusing)
-    yield from _after_others(cluster, shape, refusing)
+    yield from ends.after_others(cluster, shape, refusing)
     masked = [n for n, verdict in refusing.items() if verdict.code is V.QUOTA_ON_MODEL]
     hits = [explain.limit_on(cluster, cluster.nodes[name], shape) for name in masked]
     yield from _raised_limit(cluster, shape, [hit for hit in hits if hit is not None])
@@ -65,14 +53,8 @@ def _changes(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Cha
         yield from _at_node(cluster, cluster.nodes[name], shape, verdict)
 
 
-def _fits(cluster: Cluster, node: Node, shape: Shape) -> bool:
-    """True if this node would take the shape now and its tenant's limits allow it."""
-    is_within = explain.limit_anywhere(cluster, shape) is None
-    return is_within and explain.why_not(cluster, node, shape) is None
-
-
 def _starts(cluster: Cluster, shape: Shape) -> bool:
-    return any(_fits(cluster, node, shape) for node in cluster.nodes.values())
+    return any(explain.fits(cluster, node, shape) for node in cluster.nodes.values())
 
 
 def _smaller(cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]) -> Iterator[Change]:
@@ -107,7 +89,7 @@ def _largest(
     lacking = [v for v in refusing.values() if v.have and (code is None or v.code is code)]
     for verdict in sorted(lacking, key=lambda v: (-(v.have or 0), v.node)):
         less, change = smaller(shape, verdict.have or 0)
-        if _fits(cluster, cluster.nodes[verdict.node], less):
+        if explain.fits(cluster, cluster.nodes[verdict.node], less):
             yield change
             return
 
@@ -159,100 +141,21 @@ def _fewer_lines(
 ) -> Iterator[Change]:
     """One line of `where`, or the node's name, without which some node takes it."""
     offered: set[str] = set()
+    looser = {
+        line: replace(shape, where=tuple(c for c in shape.where if c != line))
+        for line in shape.where
+    }
     for name, verdict in refusing.items():
         if verdict.code is not V.WHERE_MISMATCH or shape.node not in (None, name):
             continue
         node = cluster.nodes[name]
         for line in selection.lines_alone(node, shape):
-            rest = tuple(condition for condition in shape.where if condition != line)
-            if str(line) in offered or not _fits(cluster, node, replace(shape, where=rest)):
+            if str(line) in offered or not explain.fits(cluster, node, looser[line]):
                 continue
             offered.add(str(line))
             yield {"kind": "drop_where", "line": str(line), "text": f"drop the line {line}"}
     if shape.node is not None and _starts(cluster, replace(shape, node=None)):
         yield {"kind": "drop_node", "text": f"do not ask for node {shape.node}"}
-
-
-def _after_others(
-    cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]
-) -> Iterator[Change]:
-    """The fewest jobs of one node whose ends make room on it."""
-
-    def lack(verdict: NodeVerdict) -> tuple[float, str]:
-        asked = verdict.asked or 0
-        return (asked - (verdict.have or 0)) / max(asked, 1), verdict.node
-
-    lacking = sorted((v for v in refusing.values() if v.code in _ROOM), key=lack)
-    best: list[Job] | None = None
-    for verdict in lacking[:_MOST_NODES]:
-        node = cluster.nodes[verdict.node]
-        holders = [job for job, _ in node.attempts.values()]
-        jobs = _enough(cluster, shape, holders, [node])
-        if jobs is not None and (best is None or len(jobs) < len(best)):
-            best = jobs
-        if best is not None and len(best) == 1:
-            break
-    if best is not None:
-        yield _wait_for(best)
-
-
-def _after_own(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Change]:
-    """The tenant's own jobs whose ends take its use below the limit."""
-    own = [job for job in cluster.jobs.values() if job.tenant == shape.tenant]
-    holders = _longest_first(job for job in own if job.state in HOLDING_STATES)
-    names = {job.last.node for job in holders if job.last}
-    names |= set([name for name, verdict in found.nodes.items() if verdict is None][:1])
-    nodes = [node for name in sorted(names) if (node := cluster.nodes.get(name)) is not None]
-    jobs = _enough(cluster, shape, holders, nodes)
-    if jobs is not None:
-        yield _wait_for(jobs)
-
-
-def _longest_first(jobs: Iterable[Job]) -> list[Job]:
-    """As many as are looked at."""
-    return sorted(jobs, key=lambda job: (job.started_at or "~", job.submit_seq))[:_MOST_JOBS]
-
-
-def _enough(
-    cluster: Cluster, shape: Shape, jobs: Iterable[Job], nodes: Sequence[Node]
-) -> list[Job] | None:
-    """The fewest jobs after whose ends one of the nodes takes the shape: one, the longest running
-    first, else those that hold most; None where not even all of them would do."""
-
-    def is_enough(ended: Sequence[Job]) -> bool:
-        with ledger.as_if_ended(cluster, ended):
-            return any(_fits(cluster, node, shape) for node in nodes)
-
-    by_age = _longest_first(jobs)
-    for job in by_age:
-        if is_enough([job]):
-            return [job]
-    chosen = sorted(by_age, key=lambda job: -_held(job))
-    if not is_enough(chosen):
-        return None
-    for job in reversed(list(chosen)):
-        fewer = [other for other in chosen if other is not job]
-        chosen = fewer if is_enough(fewer) else chosen
-    return chosen
-
-
-def _held(job: Job) -> int:
-    return sum(granted["milli"] for granted in job.last.gpus) if job.last else 0
-
-
-def _wait_for(jobs: Sequence[Job]) -> Change:
-    change: Change = {
-        "kind": "wait_for",
-        "jobs": [{"tenant": job.tenant, "id": job.id} for job in jobs],
-    }
-    if len(jobs) > 1:
-        return change | {"text": f"wait for the ends of jobs {', '.join(job.id for job in jobs)}"}
-    (job,) = jobs
-    text = f"wait for the end of job {job.id} of {job.user}"
-    limit = job.spec.get("max_runtime")
-    if limit and job.started_at:
-        text += f" (started {job.started_at}, at most {limit})"
-    return change | {"text": text}
 
 
 def _within_the_limit(cluster: Cluster, shape: Shape, hit: quota.LimitHit) -> Iterator[Change]:
@@ -269,7 +172,7 @@ def _raised_limit(
 ) -> Iterator[Change]:
     """The least raise of one limit that is enough by itself."""
     document = cluster.tenants.get(shape.tenant) or {}
-    for hit in sorted(hits, key=lambda hit: hit.used + hit.asked - hit.max)[:_MOST_NODES]:
+    for hit in sorted(hits, key=lambda hit: hit.used + hit.asked - hit.max)[: ends.MOST_NODES]:
         by = ceil(round((hit.used + hit.asked - hit.max) * 1000, 6)) / 1000
         part, _, key = hit.name.rpartition(".")
         limits = {**document.get(part or "limits", {}), key: hit.max + by}
@@ -312,7 +215,7 @@ def _more_models(
             if not model or model in offered or selection.is_allowed_model(gpu, shape):
                 continue
             offered.add(model)
-            if _fits(cluster, node, replace(shape, models=(*(shape.models or ()), model))):
+            if explain.fits(cluster, node, replace(shape, models=(*(shape.models or ()), model))):
                 text = f"add {model} to models of tenant {shape.tenant}"
                 yield {
                     "kind": "allow_model",
@@ -333,14 +236,14 @@ def _uncordon(cluster: Cluster, node: Node, shape: Shape) -> Iterator[Change]:
     """Lifting the node's cordon, or that of one of its GPUs, where that alone would do."""
     if node.scheduling is not Scheduling.OPEN:
         with _as_if(node, "scheduling", Scheduling.OPEN):
-            fits = _fits(cluster, node, shape)
+            fits = explain.fits(cluster, node, shape)
         if fits:
             text = f"gpuyard uncordon {node.name}"
             yield {"kind": "uncordon", "node": node.name, "gpu": None, "text": text}
         return
     for uuid, gpu in node.gpus.items():
         with _as_if(gpu, "cordon", None):
-            fits = _fits(cluster, node, shape)
+            fits = explain.fits(cluster, node, shape)
         if fits:
             text = f"gpuyard uncordon {node.name} --gpu {uuid}"
             yield {"kind": "uncordon", "node": node.name, "gpu": uuid, "text": text}
@@ -350,7 +253,7 @@ def _end_foreign(cluster: Cluster, node: Node, shape: Shape) -> Iterator[Change]
     for uuid, gpu in node.gpus.items():
         for process in gpu.sample["foreign"] if gpu.sample else ():
             with _as_if(gpu, "sample", _without(gpu, process["pid"])):
-                fits = _fits(cluster, node, shape)
+                fits = explain.fits(cluster, node, shape)
             if fits:
                 yield {
                     "kind": "end_foreign",

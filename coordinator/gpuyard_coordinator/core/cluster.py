@@ -6,10 +6,13 @@ from typing import Any, Final
 
 from gpuyard.messages import JobDocument, Token
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.ordering import Queue
-from gpuyard_coordinator.core.state import Job, Node, Settings
+from gpuyard_coordinator.core.state import AttemptRef, ImageRecord, Job, Node, Settings
 
-RECENTLY_DONE_KEPT: Final = 20_000
+RECENTLY_DONE_KEPT: Final = 5_000
+RECENTLY_DONE_KIB: Final = 32 * 1024
+"""Whichever is less; older ends are looked up in the store."""
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class Cluster:
     """Names of nodes, the one that beat longest ago first."""
     recently_done: OrderedDict[JobKey, JobDocument] = field(default_factory=OrderedDict)
     """Jobs that ended of late: a look-up made before their end must not be believed."""
+    recently_done_kib: int = 0
     next_submit_seq: int = 1
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Documents that operators wrote, in their kept form; a tenant without one is not limited."""
@@ -45,13 +49,48 @@ class Cluster:
     """Stored documents that recovery could not understand."""
     nodes_changed: set[str] = field(default_factory=set)
     """Nodes whose room changed since the planner last looked."""
+    fences: Deadlines[tuple[str, AttemptRef]] = field(default_factory=Deadlines)
+    """When attempts on silent nodes may be proven over by their fences."""
+    delays: Deadlines[JobKey] = field(default_factory=Deadlines)
+    """When retries have waited long enough."""
+    images: OrderedDict[str, ImageRecord] = field(default_factory=OrderedDict)
+    """The images started of late, the one used longest ago first."""
+    images_held: set[str] = field(default_factory=set)
+    """Those whose jobs wait, since they failed on several nodes."""
+    aside: set[str] = field(default_factory=set)
+    """Nodes that are put aside."""
+    draining: set[str] = field(default_factory=set)
+    """Nodes whose drain has a deadline."""
+    forgetting: set[str] = field(default_factory=set)
+    """Nodes whose attempts are being ended on an operator's word."""
+    shrank: bool = False
+    """A node went or changed: jobs may be kept off the only nodes that are left to them."""
+    began_at: str = ""
+    """When this leader took over, RFC 3339 UTC."""
 
     def use_of(self, tenant: str) -> Use:
         return self.use.setdefault(tenant, Use())
 
     def remember_done(self, document: JobDocument) -> None:
         key = (document["tenant"], document["id"])
+        self.forget_done(key)
         self.recently_done[key] = document
-        self.recently_done.move_to_end(key)
-        while len(self.recently_done) > RECENTLY_DONE_KEPT:
-            self.recently_done.popitem(last=False)
+        self.recently_done_kib += _kib(document)
+        while (
+            len(self.recently_done) > RECENTLY_DONE_KEPT
+            or self.recently_done_kib > RECENTLY_DONE_KIB
+        ):
+            self.forget_done(next(iter(self.recently_done)))
+
+    def forget_done(self, key: JobKey) -> None:
+        """A job that did not end of late is no error."""
+        document = self.recently_done.pop(key, None)
+        if document is not None:
+            self.recently_done_kib -= _kib(document)
+
+
+def _kib(document: JobDocument) -> int:
+    """About how much memory a record takes: what is long in one is its texts."""
+    spec = document["spec"]
+    texts = [*(spec.get("env") or {}).values(), *(spec.get("command") or ())]
+    return 8 + len(document["attempts"]) + sum(len(str(text)) for text in texts) // 1024

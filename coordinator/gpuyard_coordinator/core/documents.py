@@ -1,27 +1,28 @@
 """Between the core's nouns and the documents that are stored or sent; nothing is decided here."""
 
-import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, cast
 
+from gpuyard import codec
 from gpuyard.messages import (
     AttemptDocument,
     JobDocument,
     NodeDocument,
+    PutAside,
     WantedDocument,
     WantedEntry,
 )
-from gpuyard.model import where
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, JobState, Scheduling
 from gpuyard.model.verdicts import Verdict
+from gpuyard.model.where import parse
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import Attempt, AttemptRef, Cordon, Job, Node, Shape
+from gpuyard_coordinator.core.state import Aside, Attempt, AttemptRef, Cordon, Job, Node, Shape
 
 DEFAULT_GRACE_S: Final = 30.0
-NO_FAULT_OF_THE_JOB: Final = "before the container started, no fault of the job; not charged"
-"""How `next_allowed_because` ends where another node is tried for free."""
 _ENTRY_BYTES: Final = 512
 _ENTRY_GPU_BYTES: Final = 128
 _GPUS_OF_ALL: Final = 16
@@ -33,55 +34,75 @@ def grace_s(spec: dict[str, Any]) -> float:
     return parse_duration_s(text) if text else DEFAULT_GRACE_S
 
 
+def fence_s(spec: dict[str, Any]) -> float | None:
+    """Seconds after its node's last lease when an attempt is ended there; None: it goes on."""
+    rule = spec.get("on_partition")
+    return parse_duration_s(rule["stop_after"]) if isinstance(rule, dict) else None
+
+
 def shape_of(
-    spec: dict[str, Any], tenant: str = "", document: Mapping[str, Any] | None = None
+    spec: dict[str, Any],
+    tenant: str = "",
+    document: Mapping[str, Any] | None = None,
+    *,
+    packed: bytes | None = None,
 ) -> Shape:
-    """What placing a normalised spec depends on, with what its tenant's `document` adds."""
-    gpus = spec.get("gpus") or {}
-    count, ids = int(gpus.get("count") or 0), tuple(gpus.get("ids") or ())
-    devices = _GPUS_OF_ALL if gpus.get("all") else count + len(ids)
-    return Shape(
+    """What placing a normalised spec depends on, with what its tenant's `document` adds.
+
+    Equal shapes are mostly the same object. `packed` is the spec in msgpack, if it is at hand.
+    """
+    gpus, document = spec.get("gpus") or {}, document or {}
+    count, ids, is_all = int(gpus.get("count") or 0), tuple(gpus.get("ids") or ()), gpus.get("all")
+    return _shape(
         gpus=count,
-        all_gpus=bool(gpus.get("all")),
+        all_gpus=bool(is_all),
         gpu_ids=ids,
         cpu_milli=round(float(spec.get("cpus") or 0) * 1000),
         memory_mib=int(spec.get("memory_mib") or 0),
         node=spec.get("node"),
         tenant=tenant,
-        where=tuple(where.parse(line) for line in spec.get("where") or ()),
-        prefer=tuple(where.parse(line) for line in spec.get("prefer") or ()),
+        where=tuple(spec.get("where") or ()),
+        prefer=tuple(spec.get("prefer") or ()),
         tolerate=tuple(spec.get("tolerate") or ()),
         share_mib=gpus.get("memory_mib"),
         share_core_percent=gpus.get("core_percent"),
-        models=None if (models := (document or {}).get("models")) is None else tuple(models),
-        is_shared_across_tenants=bool((document or {}).get("share_across_tenants")),
-        document_kib=_document_kib(spec, devices),
+        models=None if (models := document.get("models")) is None else tuple(models),
+        is_shared_across_tenants=bool(document.get("share_across_tenants")),
+        document_kib=_document_kib(
+            len(packed or codec.encode(spec)), _GPUS_OF_ALL if is_all else count + len(ids)
+        ),
     )
 
 
-def _document_kib(spec: dict[str, Any], devices: int) -> int:
+@lru_cache(maxsize=10_000)
+def _shape(*, where: tuple[str, ...], prefer: tuple[str, ...], **rest: Any) -> Shape:
+    """Kept, since parsing is dear and a hundred thousand jobs have few shapes."""
+    return Shape(where=tuple(map(parse, where)), prefer=tuple(map(parse, prefer)), **rest)
+
+
+def _document_kib(spec_bytes: int, devices: int) -> int:
     """A power of two, so that specs of about the same size share a shape."""
-    size = len(json.dumps(spec)) + _ENTRY_BYTES + devices * _ENTRY_GPU_BYTES
+    size = spec_bytes + _ENTRY_BYTES + devices * _ENTRY_GPU_BYTES
     return 1 << (size // 1024).bit_length()
 
 
-def failed_to_start(attempts: Iterable[Attempt]) -> frozenset[str]:
-    """Nodes that a job is kept off, since one of its attempts could not be started there."""
-    return frozenset(
-        attempt.node
-        for attempt in attempts
-        if (attempt.next_allowed_because or "").endswith(NO_FAULT_OF_THE_JOB)
-    )
-
-
 def job_document(job: Job, verdict: Verdict | None = None) -> JobDocument:
+    return cast(JobDocument, {**_job_fields(job, verdict), "spec": job.spec})
+
+
+def encode_job(job: Job) -> bytes:
+    """`job_document` as it is stored."""
+    return codec.encode_joined(_job_fields(job, None), "spec", job.packed_spec)
+
+
+def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
+    """A job's document but for its spec, which is packed already."""
     return {
         "v": 1,
         "id": job.id,
         "tenant": job.tenant,
         "user": job.user,
         "user_verified": job.user_verified,
-        "spec": job.spec,
         "spec_sha256": job.spec_sha256,
         "state": str(job.state),
         "reason": job.reason,
@@ -95,6 +116,8 @@ def job_document(job: Job, verdict: Verdict | None = None) -> JobDocument:
         "events": job.events,
         "attempts": [_attempt_document(attempt) for attempt in job.attempts],
         "not_charged": job.not_charged,
+        "avoid": sorted(job.shape.excluded),
+        "not_before": job.not_before,
     }
 
 
@@ -120,6 +143,7 @@ def _attempt_document(attempt: Attempt) -> AttemptDocument:
         "log_chunks": attempt.log_chunks,
         "stop": attempt.stop,
         "stop_requested_at": attempt.stop_requested_at,
+        "fenced": attempt.fenced,
     }
 
 
@@ -130,14 +154,17 @@ def job_from_document(document: JobDocument, tenant: Mapping[str, Any] | None = 
     """
     spec = document["spec"]
     attempts = [_attempt_from_document(attempt) for attempt in document["attempts"]]
-    shape = shape_of(spec, document["tenant"], tenant)
-    shape = replace(shape, excluded=failed_to_start(attempts))
+    packed = codec.encode(spec)
+    shape = shape_of(spec, document["tenant"], tenant, packed=packed)
+    if avoid := document.get("avoid"):
+        shape = replace(shape, excluded=frozenset(avoid))
     return Job(
         tenant=document["tenant"],
         id=document["id"],
         user=document["user"],
         user_verified=document["user_verified"],
-        spec=spec,
+        packed_spec=packed,
+        name=spec.get("name"),
         spec_sha256=document["spec_sha256"],
         shape=shape,
         priority=int(spec.get("priority", 50)),
@@ -152,6 +179,9 @@ def job_from_document(document: JobDocument, tenant: Mapping[str, Any] | None = 
         events=document["events"],
         attempts=attempts,
         not_charged=document["not_charged"],
+        image=sys.intern(str(spec.get("image") or "")),
+        fence_s=fence_s(spec),
+        not_before=document.get("not_before"),
     )
 
 
@@ -178,6 +208,7 @@ def _attempt_from_document(document: AttemptDocument) -> Attempt:
         log_chunks=document["log_chunks"],
         stop=document["stop"],
         stop_requested_at=document["stop_requested_at"],
+        fenced=document.get("fenced", False),
     )
 
 
@@ -194,7 +225,32 @@ def node_document(node: Node) -> NodeDocument:
         "facts": node.facts,
         "generation": node.generation,
         "last_beat_at": node.last_beat_at,
+        "aside": None if node.aside is None else _aside_document(node.aside),
+        "forgotten_by": node.forgotten_by,
     }
+
+
+def _aside_document(aside: Aside) -> PutAside:
+    return {
+        "reason": aside.reason,
+        "message": aside.message,
+        "since": aside.since,
+        "until": aside.until,
+        "backoff_s": aside.backoff_s,
+        "trial": None if aside.trial is None else [*aside.trial],
+    }
+
+
+def _aside_from_document(document: PutAside) -> Aside:
+    trial = document["trial"]
+    return Aside(
+        reason=document["reason"],
+        message=document["message"],
+        since=document["since"],
+        until=document["until"],
+        backoff_s=document["backoff_s"],
+        trial=None if trial is None else (str(trial[0]), str(trial[1]), int(trial[2])),
+    )
 
 
 def node_from_document(document: NodeDocument) -> Node:
@@ -213,6 +269,8 @@ def node_from_document(document: NodeDocument) -> Node:
             for uuid, (reason, since) in (document.get("cordons") or {}).items()
         },
         last_beat_at=document["last_beat_at"],
+        aside=None if (aside := document.get("aside")) is None else _aside_from_document(aside),
+        forgotten_by=document.get("forgotten_by"),
     )
 
 
@@ -232,7 +290,7 @@ def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
 
 
 def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
-    """Tells an adopting agent to end an attempt that nobody wants any more."""
+    """Tells an agent to end an attempt of its host that nobody wants any more."""
     tenant, job, attempt = key
     return {
         "tenant": tenant,
@@ -256,7 +314,7 @@ def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
         "job": job.id,
         "attempt": attempt.number,
         "user": job.user,
-        "name": job.spec.get("name"),
+        "name": job.name,
         "machine_id": attempt.machine_id,
         "boot_id": attempt.boot_id,
         "generation": attempt.generation,
@@ -264,4 +322,5 @@ def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
         "spec": job.spec,
         "spec_sha256": job.spec_sha256,
         "stop": attempt.stop,
+        "fence_s": job.fence_s,
     }

@@ -1,7 +1,7 @@
 """What `apply` wants done, as values in named buckets; the loop commits, then performs them."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from gpuyard import subjects
 from gpuyard.errors import RequestError
@@ -10,6 +10,11 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
 from gpuyard_coordinator.core.state import Job, Now
+
+MOST_KEYS: Final = 350
+"""Keys that one turn may change: a commit holds 399 messages, among them the turn's events."""
+MOST_KIB: Final = 4096
+"""Of documents that one turn may write, about half of what a commit holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,11 @@ class Outcome:
     node: str | None = None
     tenant: str | None = None
     error: RequestError | None = None
+
+
+_KEYS_OF_AN_END: Final = 2
+"""The job's key is deleted and its record kept."""
+_ATTEMPTS_IN_A_KIB: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,17 @@ class Effects:
     kib: int = 0
     """About how large the documents are that this turn writes; a job counts at each change."""
 
+    @property
+    def keys(self) -> int:
+        """Keys of the store that the turn changes; its events are beside them."""
+        removed = len(self.deleted) + len(self.forgotten)
+        stored = len(self.jobs) + len(self.done) + len(self.nodes) + len(self.tenants)
+        return stored + removed
+
+    def has_room(self) -> bool:
+        """True if one more attempt may change or end in this turn; else it is for the next."""
+        return self.keys + _KEYS_OF_AN_END <= MOST_KEYS and self.kib < MOST_KIB
+
     def emit(
         self,
         job: Job,
@@ -69,7 +90,7 @@ class Effects:
         """One event of a job, numbered within it; the job is stored with its new count."""
         job.events += 1
         self.jobs.add(job.key)
-        self.kib += job.shape.document_kib
+        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
         last = job.last
         body: Event = {
             "v": 1,

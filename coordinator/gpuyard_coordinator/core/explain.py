@@ -5,17 +5,27 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.views import Unit
 from gpuyard_coordinator.core import filters, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.state import Node, Shape
 
 V = VerdictCode
-_WITH_NUMBERS: Final = frozenset(
-    {V.INSUFFICIENT_GPUS, V.INSUFFICIENT_GPU_MEMORY, V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY}
-)
+UNITS: Final[dict[VerdictCode, Unit]] = {
+    V.INSUFFICIENT_GPU_MEMORY: "MiB",
+    V.INSUFFICIENT_CPU: "CPUs",
+    V.INSUFFICIENT_MEMORY: "MiB",
+}
+"""What a code counts where it is not GPUs."""
+_WITH_NUMBERS: Final = frozenset({V.INSUFFICIENT_GPUS, *UNITS})
 MOST_LOOKS: Final = 10_000
 """Nodes looked at for one answer or one turn; more would hold up the beats behind it."""
+PAGE_LOOKS: Final = 2_000
+"""The same for one page of a list, since a list has many."""
+KEPT_S: Final = 1.0
+"""A burst of equal jobs on a full yard is explained once in this time, not once per job."""
+_MOST_KEPT: Final = 1000
 
 
 @dataclass(slots=True)
@@ -64,6 +74,7 @@ class Words:
     """Explanations for one answer or one turn: each shape once, while there is time."""
 
     cluster: Cluster
+    most_looks: int = MOST_LOOKS
     _told: dict[Shape, tuple[str, str] | None] = field(default_factory=dict)
     _looks: int = 0
 
@@ -71,11 +82,30 @@ class Words:
         """(code, message); None where too many nodes were looked at before."""
         if shape not in self._told:
             self._told[shape] = None
-            if self._looks < MOST_LOOKS:
+            if self._looks < self.most_looks:
                 self._looks += max(len(self.cluster.nodes), 1)
                 code, message = explain(self.cluster, shape)
                 self._told[shape] = (str(code), message)
         return self._told[shape]
+
+
+@dataclass(slots=True)
+class RecentWords:
+    """Explanations that are taken again for `KEPT_S`, so they may be as old as that."""
+
+    _kept: dict[Shape, tuple[float, tuple[str, str]]] = field(default_factory=dict)
+
+    def of(self, shape: Shape, words: Words, now: float) -> tuple[str, str] | None:
+        """(code, message) at a monotonic time; None where `words` has none."""
+        kept = self._kept.get(shape)
+        if kept is not None and now - kept[0] <= KEPT_S:
+            return kept[1]
+        found = words.of(shape)
+        if found is not None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[shape] = (now, found)
+        return found
 
 
 def verdicts(cluster: Cluster, shape: Shape) -> dict[str, NodeVerdict | None]:
@@ -90,6 +120,11 @@ def why_not(cluster: Cluster, node: Node, shape: Shape) -> NodeVerdict | None:
     if verdict is None and limit_on(cluster, node, shape) is not None:
         return NodeVerdict(node.name, V.QUOTA_ON_MODEL)
     return verdict
+
+
+def fits(cluster: Cluster, node: Node, shape: Shape) -> bool:
+    """True if a node would take the shape now and its tenant's limits allow it."""
+    return limit_anywhere(cluster, shape) is None and why_not(cluster, node, shape) is None
 
 
 def limit_on(cluster: Cluster, node: Node, shape: Shape) -> quota.LimitHit | None:
@@ -141,8 +176,9 @@ def _words(found: dict[str, NodeVerdict | None], is_possible: bool) -> tuple[Ver
     if not reasons:
         return V.NODE_UNREADY, "0/0 nodes fit: no node has joined the yard yet"
     counts = Counter(verdict.code for verdict in reasons)
-    ordered = sorted(counts, key=lambda code: (counts[code], str(code)))
-    parts = [f"{counts[code]} {code}{_numbers(code, reasons)}" for code in ordered]
+    told = Counter((verdict.note or f"{verdict.code}", verdict.code) for verdict in reasons)
+    ordered = sorted(told, key=lambda cause: (told[cause], cause))
+    parts = [f"{told[what, code]} {what}{_numbers(code, reasons)}" for what, code in ordered]
     message = f"0/{total} nodes fit: {', '.join(parts)}"
     if not is_possible:
         message += "; no known node could ever hold it"
@@ -161,4 +197,5 @@ def _numbers(code: VerdictCode, reasons: list[NodeVerdict]) -> str:
         return ""
     same = [v for v in reasons if v.code is code]
     asked, have = max(v.asked or 0 for v in same), max(v.have or 0 for v in same)
-    return f" (asked {asked:.7g}, most free {have:.7g})"
+    unit = f" {UNITS[code]}" if code in UNITS else ""
+    return f" (asked {asked:.7g}{unit}, most free {have:.7g}{unit})"

@@ -20,6 +20,8 @@ from gpuyard_coordinator.core.state import DOCUMENT_KIB, WHOLE_GPU_MILLI, Gpu, N
 V = VerdictCode
 STALE_SAMPLE_S: Final = 10.0
 """A reading older than this says nothing about what is free now: GPUs take no new work."""
+FAILED_BEFORE: Final = "failed this job before"
+"""The node is well for others: the job is kept off it while others could run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class NodeVerdict:
     code: VerdictCode
     asked: float | None = None
     have: float | None = None
+    note: str | None = None
+    """What is said instead of the code, where the code alone would mislead."""
 
 
 def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:
@@ -43,7 +47,9 @@ def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:
         return V.NODE_LOST
     if node.state is not NodeState.READY or not node.is_proven:
         return V.NODE_UNREADY
-    if node.is_stopping or node.is_adopting:
+    if node.is_stopping or node.is_adopting or node.forgotten_by is not None:
+        return V.NODE_UNREADY
+    if node.aside is not None and not node.aside.takes_work:
         return V.NODE_UNREADY
     is_cordoned = node.scheduling is Scheduling.CORDONED
     if node.scheduling is Scheduling.DRAINING or (
@@ -137,7 +143,7 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
     if shape.node is not None and shape.node != node.name:
         return NodeVerdict(node.name, V.WHERE_MISMATCH)
     if node.name in shape.excluded:
-        return NodeVerdict(node.name, V.NODE_UNREADY)
+        return NodeVerdict(node.name, V.NODE_UNREADY, note=FAILED_BEFORE)
     if code := node_block(node, shape.tolerate):
         return NodeVerdict(node.name, code)
     fits = selection.matching(node, shape)
@@ -185,8 +191,9 @@ def _takes(node: Node, gpu: Gpu, shape: Shape, settings: Settings) -> bool:
 
 def _has_share(node: Node, gpu: Gpu, shape: Shape) -> bool:
     granted = ledger.grant(gpu, shape)
-    is_there = granted is not None and granted["milli"] <= gpu.free_milli
-    return is_there and takes_share(gpu, shape, node)
+    if granted is None or not ledger.has_room(granted, gpu.free_milli, ledger.free_mib(gpu)):
+        return False
+    return takes_share(gpu, shape, node)
 
 
 def is_cordoned(gpu: Gpu, shape: Shape) -> bool:
@@ -239,9 +246,8 @@ def _why_no_share(
         if fault is not None:
             faults.update([fault] if _has_share(node, gpu, shape) else [])
         elif takes_share(gpu, shape, node):
-            total = gpu.facts["memory_total_mib"] or 0
             left_milli = max(left_milli, gpu.free_milli)
-            left_mib = max(left_mib, gpu.free_milli * total // WHOLE_GPU_MILLI)
+            left_mib = max(left_mib, ledger.most_share_mib(gpu))
     if faults:
         return NodeVerdict(node.name, _most_common(faults))
     if shape.share_mib is not None and left_mib < shape.share_mib:

@@ -29,8 +29,7 @@ def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
     for granted in attempt.gpus:
         gpu = node.gpus.get(granted["uuid"])
         if gpu is not None:
-            gpu.grants[key] = granted["milli"]
-            gpu.free_milli -= granted["milli"]
+            _enter(gpu, key, granted)
     attempt.gpu_memory_mib = sum(memory_of(node, granted) for granted in attempt.gpus)
     _count(node, cluster.use_of(job.tenant), job, attempt, 1)
     wanted_changed(node)
@@ -44,8 +43,9 @@ def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
         return
     for granted in attempt.gpus:
         gpu = node.gpus.get(granted["uuid"])
-        if gpu is not None:
-            gpu.free_milli += gpu.grants.pop(key, 0)
+        if gpu is not None and key in gpu.grants:
+            gpu.free_milli += gpu.grants.pop(key)
+            gpu.shared_mib -= granted["memory_mib"] or 0
     _count(node, cluster.use_of(job.tenant), job, attempt, -1)
     cluster.tenants_eased.add(job.tenant)
     wanted_changed(node)
@@ -66,16 +66,23 @@ def as_if_ended(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[None]:
                 continue
             for granted in attempt.gpus:
                 if (gpu := node.gpus.get(granted["uuid"])) is not None:
-                    undo.callback(_restore_gpu, gpu, gpu.free_milli, gpu.grants)
+                    undo.callback(_restore_gpu, gpu, gpu.free_milli, gpu.shared_mib, gpu.grants)
                     gpu.free_milli += gpu.grants[ref(job, attempt)]
+                    gpu.shared_mib -= granted["memory_mib"] or 0
                     gpu.grants = {k: v for k, v in gpu.grants.items() if k != ref(job, attempt)}
             _count(node, use, job, attempt, -1)
             undo.callback(_count, node, use, job, attempt, 1)
         yield
 
 
-def _restore_gpu(gpu: Gpu, free_milli: int, grants: dict[AttemptRef, int]) -> None:
-    gpu.free_milli, gpu.grants = free_milli, grants
+def _enter(gpu: Gpu, key: AttemptRef, granted: GrantedGpu) -> None:
+    gpu.grants[key] = granted["milli"]
+    gpu.free_milli -= granted["milli"]
+    gpu.shared_mib += granted["memory_mib"] or 0
+
+
+def _restore_gpu(gpu: Gpu, free_milli: int, shared_mib: int, grants: dict[AttemptRef, int]) -> None:
+    gpu.free_milli, gpu.shared_mib, gpu.grants = free_milli, shared_mib, grants
 
 
 def _count(node: Node, use: Use, job: Job, attempt: Attempt, sign: int) -> None:
@@ -93,7 +100,9 @@ def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
     larger than the GPU.
 
     The size of a share is the larger of its two fractions. Memory that was not asked for by number
-    is the same fraction as the compute; compute that was not asked for is not limited.
+    is the same fraction as the compute; compute that was not asked for is not limited. A fraction
+    of memory is rounded down to milli-GPU, so that shares which fill the memory fit together; that
+    they take no more than there is, is for `has_room` to see to.
     """
     uuid, total = gpu.facts["uuid"], gpu.facts["memory_total_mib"]
     if not shape.is_share:
@@ -106,8 +115,25 @@ def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
     if memory is None:
         memory = total * milli // WHOLE_GPU_MILLI
     else:
-        milli = max(milli, -(-memory * WHOLE_GPU_MILLI // total))
+        milli = max(milli, memory * WHOLE_GPU_MILLI // total, 1)
     return {"uuid": uuid, "milli": milli, "memory_mib": memory, "core_percent": core}
+
+
+def free_mib(gpu: Gpu) -> int:
+    """Memory that no share on a GPU holds; nothing where its size is not known."""
+    return (gpu.facts["memory_total_mib"] or 0) - gpu.shared_mib
+
+
+def has_room(granted: GrantedGpu, free_milli: int, free_mib: int) -> bool:
+    """True if a GPU with so much left takes a grant."""
+    return granted["milli"] <= free_milli and (granted["memory_mib"] or 0) <= free_mib
+
+
+def most_share_mib(gpu: Gpu) -> int:
+    """The largest share by memory that a GPU has room for now."""
+    total = gpu.facts["memory_total_mib"] or 0
+    by_milli = -(-(gpu.free_milli + 1) * total // WHOLE_GPU_MILLI) - 1
+    return max(0, min(free_mib(gpu), by_milli)) if gpu.free_milli else 0
 
 
 def percent_milli(percent: float) -> int:
@@ -140,8 +166,7 @@ def rebuild_gpus(node: Node) -> None:
         for granted in attempt.gpus:
             gpu = node.gpus.get(granted["uuid"])
             if gpu is not None:
-                gpu.grants[key] = granted["milli"]
-                gpu.free_milli -= granted["milli"]
+                _enter(gpu, key, granted)
 
 
 def overcommitted(node: Node) -> list[str]:
@@ -151,6 +176,11 @@ def overcommitted(node: Node) -> list[str]:
         for uuid, gpu in node.gpus.items()
         if not 0 <= gpu.free_milli <= WHOLE_GPU_MILLI
         or gpu.free_milli + sum(gpu.grants.values()) != WHOLE_GPU_MILLI
+    ]
+    faults += [
+        f"{node.name}/{uuid}: {gpu.shared_mib} MiB held by shares"
+        for uuid, gpu in node.gpus.items()
+        if gpu.shared_mib and free_mib(gpu) < 0
     ]
     cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
     if cpus is not None and node.cpu_milli_used > cpus * 1000:

@@ -4,17 +4,16 @@ Rules kept here: a job moves only along `TRANSITIONS`; a grant is held from assi
 proven end of the attempt; a new attempt exists only when the one before is over.
 """
 
-from dataclasses import replace
 from typing import Any, Final
 
 from gpuyard.errors import GpuyardError
 from gpuyard.messages import StopOrder
-from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
+from gpuyard.model.reasons import REASONS, EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState
-from gpuyard_coordinator.core import documents, filters, ledger
+from gpuyard_coordinator.core import documents, ledger, retries, setaside, waiting
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, Shape
+from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_nodes
 
 S = JobState
 _ENDS: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
@@ -28,11 +27,8 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     S.FAILED: frozenset(),
     S.CANCELLED: frozenset(),
 }
-FREE_RETRIES: Final = 3
-"""Other nodes tried for a job whose container never started through no fault of its own."""
-_ALWAYS_AGAIN: Final = frozenset({EndReason.PREEMPTED, EndReason.NODE_DRAINED})
+REPORTED: Final = "its node reported the end"
 _CANCELLED_BY: Final = frozenset({EndReason.CANCELLED, EndReason.YARD_STOPPED})
-_NOT_THE_JOBS: Final = frozenset({Owner.PLATFORM, Owner.HARDWARE})
 
 
 class InvalidTransition(GpuyardError):
@@ -67,8 +63,10 @@ def assign(
     )
     cluster.queue.discard(job)
     move(job, S.ASSIGNED)
+    job.not_before = None
     job.attempts.append(attempt)
     ledger.hold(cluster, node, job, attempt)
+    setaside.take_assignment(node, job, attempt, effects)
     attempt.introduced = (cluster.token, node.revision)
     effects.wanted.add(node.name)
     effects.emit(job, EventKind.ASSIGNED, now, data={"gpus": list(uuids)})
@@ -116,11 +114,13 @@ def end_attempt(
     now: Now,
     effects: Effects,
     ended_at: str | None = None,
+    proof: str = REPORTED,
     is_stale: bool = False,
 ) -> None:
     """An attempt that is proven over: frees its grant, then ends the job or queues it again.
 
-    `is_stale` marks a refusal of an outdated inventory: tried again at no charge.
+    `proof` says in words what proves it. `is_stale` marks a refusal of an outdated inventory: tried
+    again at no charge.
     """
     attempt.state, attempt.reason = AttemptState.ENDED, reason
     attempt.exit_code, attempt.message = exit_code, message
@@ -128,17 +128,15 @@ def end_attempt(
     node = cluster.nodes[attempt.node]
     ledger.release(cluster, node, job, attempt)
     effects.wanted.add(node.name)
-    why = _why_again(cluster, job, attempt, is_stale)
+    setaside.take_end(cluster, job, attempt, is_stale=is_stale, now=now, effects=effects)
+    again = retries.again(cluster, job, attempt, is_stale=is_stale)
     if attempt.stop is not None and job_was_cancelled(attempt):
-        if why is not None or REASONS[reason].owner in _NOT_THE_JOBS:
+        if again is not None or REASONS[reason].owner in retries.NOT_THE_JOBS:
             # Only the cancel keeps another attempt from following: the attempt keeps its own end.
             reason = EndReason(attempt.stop["reason"])
-    elif why is not None:
-        attempt.next_allowed_because = why
-        if why.endswith(documents.NO_FAULT_OF_THE_JOB):
-            job.not_charged += 1
-            job.shape = without_node(job.shape, attempt.node)
-        _requeue(cluster, job, why, now=now, effects=effects)
+    elif again is not None:
+        attempt.next_allowed_because = f"{proof}; {again.why}"
+        _requeue(cluster, job, again, now=now, effects=effects)
         return
     end_job(
         cluster, job, reason=reason, exit_code=exit_code, message=message, now=now, effects=effects
@@ -159,6 +157,7 @@ def end_job(
     """The one end of a job: its record moves from the live jobs to the kept ones."""
     state = final_state(reason, exit_code)
     cluster.queue.discard(job)
+    cluster.delays.drop(job.key)
     move(job, state)
     job.reason, job.exit_code, job.message = reason, exit_code, message
     job.ended_at = now.at
@@ -186,53 +185,16 @@ def job_was_cancelled(attempt: Attempt) -> bool:
     return attempt.stop is not None and attempt.stop["reason"] in _CANCELLED_BY
 
 
-def _why_again(cluster: Cluster, job: Job, attempt: Attempt, is_stale: bool) -> str | None:
-    """Why another attempt is allowed, in words for the job's history; None ends the job."""
-    reason = EndReason(attempt.reason or EndReason.RUNTIME_ERROR)
-    row = REASONS[reason]
-    if reason is EndReason.EXITED and attempt.exit_code == 0:
-        return None
-    if is_stale:
-        return "the node's inventory had changed; not charged"
-    if reason in _ALWAYS_AGAIN:
-        return f"{reason}: {row.text}"
-    if attempt.started_at is None:
-        is_theirs = row.owner in _NOT_THE_JOBS
-        if not (is_theirs and row.retry is Retry.ELSEWHERE and job.not_charged < FREE_RETRIES):
-            return None
-        elsewhere = without_node(job.shape, attempt.node)
-        if not filters.could_ever_run(cluster, elsewhere, even_lost=False):
-            return None
-        return f"{reason} {documents.NO_FAULT_OF_THE_JOB}"
-    return _why_retry(job, attempt, reason)
-
-
-def _why_retry(job: Job, attempt: Attempt, reason: EndReason) -> str | None:
-    """The job's own `retries`, for attempts that ran."""
-    retries = job.spec.get("retries") or {}
-    ran = [a for a in job.attempts if a.started_at is not None and a.reason not in _ALWAYS_AGAIN]
-    used = len(ran) - 1
-    row = REASONS[reason]
-    if row.retry is Retry.NEVER or used >= int(retries.get("max", 0)):
-        return None
-    when = set(retries.get("when") or ())
-    names = {str(reason), str(row.owner)}
-    if reason is EndReason.EXITED:
-        names = {str(reason), f"exit:{attempt.exit_code}", str(row.owner)}
-    if not names & when:
-        return None
-    return f"retry {used + 1} of {retries['max']} after {reason}"
-
-
-def _requeue(cluster: Cluster, job: Job, why: str, *, now: Now, effects: Effects) -> None:
+def _requeue(
+    cluster: Cluster, job: Job, again: retries.Again, *, now: Now, effects: Effects
+) -> None:
     ended = job.last
     job.started_at = None
+    job.not_charged += again.is_free
+    if again.avoid is not None:
+        job.shape = without_nodes(job.shape, again.avoid)
     move(job, S.QUEUED)
-    cluster.queue.add(job)
-    data = {"reason": ended.reason if ended else None}
-    effects.emit(job, EventKind.REQUEUED, now, message=why, data=data)
-
-
-def without_node(shape: Shape, node: str) -> Shape:
-    """The same request, kept off a node that failed it."""
-    return replace(shape, excluded=shape.excluded | {node})
+    waiting.enqueue(cluster, job, now, delay_s=again.delay_s)
+    data = {"reason": ended.reason if ended else None, "not_before": job.not_before}
+    message = ended.next_allowed_because if ended else again.why
+    effects.emit(job, EventKind.REQUEUED, now, message=message, data=data)

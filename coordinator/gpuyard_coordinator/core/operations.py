@@ -10,15 +10,14 @@ from typing import Final
 from gpuyard.errors import Conflict, RequestError, UnknownThing
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import NodeState, Scheduling
-from gpuyard_coordinator.core import lifecycle, selection
+from gpuyard_coordinator.core import lifecycle, selection, setaside
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import NodeOrder
 from gpuyard_coordinator.core.state import Cordon, Node, Now
 
-ENDS_PER_TURN: Final = 50
-STOPS_PER_TURN: Final = 100
-"""What one order or tick may end or stop, so that a turn still fits one commit."""
+JOBS_NAMED: Final = 20
+"""Of those that a forgotten node may still run, in the audit record."""
 
 
 def apply_order(cluster: Cluster, order: NodeOrder, now: Now, effects: Effects) -> None:
@@ -31,22 +30,33 @@ def apply_order(cluster: Cluster, order: NodeOrder, now: Now, effects: Effects) 
         effects.outcomes.append(Outcome(order.ref, error=error))
         return
     cluster.nodes_changed.add(order.node)
+    effects.outcomes.append(Outcome(order.ref, node=order.node))
     if order.action != "forget":
         effects.nodes.add(order.node)
-    after = {"node": order.node, "gpu": order.gpu, "reason": order.reason}
-    after |= {"deadline_at": order.deadline_at}
-    effects.audit(order.actor, order.action, now, after=after)
-    effects.outcomes.append(Outcome(order.ref, node=order.node))
+        after = {"node": order.node, "gpu": order.gpu, "reason": order.reason}
+        after |= {"deadline_at": order.deadline_at}
+        effects.audit(order.actor, order.action, now, after=after)
+        resume(cluster, node)
+
+
+def resume(cluster: Cluster, node: Node) -> None:
+    """Files a node under what is still to be done of its orders."""
+    cluster.draining.discard(node.name)
+    if node.drain_deadline_at is not None:
+        cluster.draining.add(node.name)
+    if node.forgotten_by is not None:
+        cluster.forgetting.add(node.name)
 
 
 def _perform(cluster: Cluster, node: Node, order: NodeOrder, now: Now, effects: Effects) -> None:
     if order.gpu is not None:
         _order_gpu(node, order, now)
     elif order.action == "forget":
-        _forget(cluster, node, now, effects)
+        _forget(cluster, node, order, now, effects)
     elif order.action == "uncordon":
         node.scheduling, node.scheduling_reason = Scheduling.OPEN, None
         node.drain_deadline_at = None
+        setaside.clear(cluster, node, "uncordoned", order.actor, now, effects)
     else:
         is_drain = order.action == "drain"
         node.scheduling = Scheduling.DRAINING if is_drain else Scheduling.CORDONED
@@ -77,43 +87,66 @@ def _find_gpu(node: Node, order: NodeOrder) -> str:
     return found[0]
 
 
-def _forget(cluster: Cluster, node: Node, now: Now, effects: Effects) -> None:
+def _forget(cluster: Cluster, node: Node, order: NodeOrder, now: Now, effects: Effects) -> None:
     if node.state not in (NodeState.LOST, NodeState.SUSPECT):
         raise Conflict(
             f"node {node.name} beats: stop its agent first, or drain it",
             hint="only a node that is gone can be forgotten",
         )
-    ends = list(node.attempts.values())
-    for job, attempt in ends[:ENDS_PER_TURN]:
-        lifecycle.end_attempt(
-            cluster,
-            job,
-            attempt,
-            reason=EndReason.NODE_LOST,
-            exit_code=None,
-            message=f"node {node.name} was forgotten by an operator",
-            now=now,
-            effects=effects,
-        )
-    if len(ends) > ENDS_PER_TURN:
-        left = len(ends) - ENDS_PER_TURN
-        raise Conflict(f"{left} more attempts of {node.name} are to be ended: forget it again")
-    del cluster.nodes[node.name]
-    cluster.beat_order.pop(node.name, None)
-    effects.nodes.discard(node.name)
-    effects.wanted.discard(node.name)
-    effects.beats = [beat for beat in effects.beats if beat.node != node.name]
-    effects.forgotten.add(node.name)
+    node.forgotten_by = order.actor
+    effects.nodes.add(node.name)
+    jobs = [f"{tenant}/{id}" for tenant, id, _ in node.attempts]
+    after = {"node": node.name, "attempts": len(jobs), "jobs": jobs[:JOBS_NAMED]}
+    effects.audit(order.actor, order.action, now, after=after)
+    resume(cluster, node)
+    go_on_forgetting(cluster, now, effects)
+
+
+def go_on_forgetting(cluster: Cluster, now: Now, effects: Effects) -> None:
+    """Ends the attempts of forgotten nodes, as many as the turn has room for; a node leaves with
+    its last one."""
+    for name in sorted(cluster.forgetting):
+        node = cluster.nodes[name]
+        for job, attempt in list(node.attempts.values()):
+            if not effects.has_room():
+                return
+            lifecycle.end_attempt(
+                cluster,
+                job,
+                attempt,
+                reason=EndReason.NODE_LOST,
+                exit_code=None,
+                message=f"node {name} was forgotten by {node.forgotten_by}",
+                proof=f"operator {node.forgotten_by} forgot node {name}",
+                now=now,
+                effects=effects,
+            )
+        _remove(cluster, node, effects)
+
+
+def _remove(cluster: Cluster, node: Node, effects: Effects) -> None:
+    name = node.name
+    del cluster.nodes[name]
+    cluster.beat_order.pop(name, None)
+    for kept in (cluster.forgetting, cluster.draining, cluster.aside):
+        kept.discard(name)
+    cluster.shrank = True
+    cluster.nodes_changed.add(name)
+    effects.nodes.discard(name)
+    effects.wanted.discard(name)
+    effects.beats = [beat for beat in effects.beats if beat.node != name]
+    effects.forgotten.add(name)
 
 
 def judge_drains(cluster: Cluster, now: Now, effects: Effects) -> None:
     """Asks what still runs on a node to end whose drain's deadline is over; a part of it where it
     is more than one commit may hold."""
-    for node in cluster.nodes.values():
+    for name in sorted(cluster.draining):
+        node = cluster.nodes[name]
         if node.drain_deadline_at is None or now.at < node.drain_deadline_at:
             continue
         for job, attempt in node.attempts.values():
-            if attempt.stop is None and len(effects.jobs) < STOPS_PER_TURN:
+            if attempt.stop is None and effects.has_room():
                 lifecycle.request_stop(
                     cluster,
                     job,

@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass, field
 
+from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.state import Job, Order, Shape
 
 
@@ -16,6 +17,8 @@ class Queue:
     """Shapes that got a job since the planner last took them."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Jobs that wait, by tenant."""
+    parked: set[JobKey] = field(default_factory=set)
+    """Jobs that wait for a time and not for room: no planner sees them."""
     _all: list[Order] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
@@ -24,8 +27,18 @@ class Queue:
         self.waiting[job.tenant] += 1
         self.fresh.add(job.shape)
 
+    def park(self, job: Job) -> None:
+        """Counts a job as waiting and keeps it from the planner, until it is added."""
+        self.discard(job)
+        self.parked.add(job.key)
+        self.waiting[job.tenant] += 1
+
     def discard(self, job: Job) -> None:
         """Takes a job out; one that does not wait is no error."""
+        if job.key in self.parked:
+            self.parked.discard(job.key)
+            self.waiting[job.tenant] -= 1
+            return
         orders = self.by_shape.get(job.shape, [])
         if _remove(orders, job.order):
             _remove(self._all, job.order)
@@ -35,7 +48,7 @@ class Queue:
                 self.fresh.discard(job.shape)
 
     def position(self, job: Job) -> int | None:
-        """Jobs before this one plus 1; None for a job that does not wait."""
+        """Jobs before this one plus 1; None for a job that does not wait for room."""
         index = bisect_left(self._all, job.order)
         is_there = index < len(self._all) and self._all[index] == job.order
         return index + 1 if is_there else None

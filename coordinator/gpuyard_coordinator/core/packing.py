@@ -52,6 +52,8 @@ class _Room:
     node: Node
     free_milli: dict[str, int]
     """By UUID, of the GPUs that are well, cordoned ones too; in the order of their index."""
+    free_mib: dict[str, int]
+    """Memory that no share holds, of the same."""
     cpu_milli: int | None
     memory_mib: int | None
     document_kib: int
@@ -66,6 +68,8 @@ class _Room:
     """GPUs that are free as a whole; the level that the room is filed under."""
     is_shared: bool = False
     """True if a GPU has room beside what is granted of it."""
+    jobs_left: int | None = None
+    """How many more jobs it takes: one where they try it again; None: as many as fit."""
 
     def count_free(self) -> int:
         return sum(milli == WHOLE_GPU_MILLI for milli in self.free_milli.values())
@@ -87,18 +91,21 @@ class BestFit:
         if filters.node_block(node, ("cordon",)) is not None:
             return
         is_sampled = filters.is_sampled(node)
+        usable = {
+            uuid: gpu
+            for uuid, gpu in node.gpus.items()
+            if is_sampled and filters.gpu_block(gpu, self.settings) is None
+        }
         room = _Room(
             node=node,
-            free_milli={
-                uuid: gpu.free_milli
-                for uuid, gpu in node.gpus.items()
-                if is_sampled and filters.gpu_block(gpu, self.settings) is None
-            },
+            free_milli={uuid: gpu.free_milli for uuid, gpu in usable.items()},
+            free_mib={uuid: ledger.free_mib(gpu) for uuid, gpu in usable.items()},
             cpu_milli=filters.cpu_milli_free(node),
             memory_mib=filters.memory_mib_free(node),
             document_kib=filters.document_kib_free(node),
             generation=node.generation,
             is_cordoned=node.scheduling is Scheduling.CORDONED,
+            jobs_left=None if node.aside is None else 1,
             cordons=(node.scheduling, node.scheduling_reason, *sorted(node.cordons.items())),
         )
         self._put_in(room)
@@ -160,7 +167,9 @@ class BestFit:
         self._take_out(placement.node)
         for uuid in placement.gpus:
             granted = ledger.grant(room.node.gpus[uuid], shape)
-            room.free_milli[uuid] += sign * (granted["milli"] if granted else 0)
+            if granted is not None:
+                room.free_milli[uuid] += sign * granted["milli"]
+                room.free_mib[uuid] += sign * (granted["memory_mib"] or 0)
             guests = room.guests.setdefault(uuid, [])
             if sign < 0:
                 guests.append(shape)
@@ -171,6 +180,8 @@ class BestFit:
         if room.memory_mib is not None:
             room.memory_mib += sign * shape.memory_mib
         room.document_kib += sign * shape.document_kib
+        if room.jobs_left is not None:
+            room.jobs_left += sign
         self._put_in(room)
 
     def _put_in(self, room: _Room) -> None:
@@ -209,7 +220,7 @@ def _has_room(room: _Room, shape: Shape) -> bool:
         return False
     if shape.memory_mib and (room.memory_mib is None or room.memory_mib < shape.memory_mib):
         return False
-    return room.document_kib >= shape.document_kib
+    return room.document_kib >= shape.document_kib and room.jobs_left != 0
 
 
 def _choose(room: _Room, shape: Shape, left: quota.Left | None, *, opens: bool) -> list[str] | None:
@@ -258,7 +269,7 @@ def _choose_share(
     for uuid in usable:
         gpu, free_milli = room.node.gpus[uuid], room.free_milli[uuid]
         granted = ledger.grant(gpu, shape)
-        if granted is None or granted["milli"] > free_milli:
+        if granted is None or not ledger.has_room(granted, free_milli, room.free_mib[uuid]):
             continue
         guests = room.guests.get(uuid, ())
         is_welcome = all(filters.may_share(shape, guest) for guest in guests)

@@ -13,12 +13,10 @@ from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, StillQueued
-from gpuyard_coordinator.core.explain import Words
+from gpuyard_coordinator.core.explain import RecentWords, Words
 from gpuyard_coordinator.core.packing import Placement, Placer
 from gpuyard_coordinator.core.state import Now, Order, Shape
 
-EXPLANATION_KEPT_S: Final = 1.0
-"""A burst of equal jobs on a full yard is explained once in this time, not once per job."""
 UNEXPLAINED: Final = "it waits; ask for its reasons with gpuyard why"
 """What a job is told that came among more unlike ones than one turn can explain."""
 
@@ -38,7 +36,12 @@ class Planner:
     """Shapes that may fit; the others wait for room to grow."""
     _planned: dict[str, Use] = field(default_factory=dict)
     """What this plan adds to each tenant's use."""
-    _explained: dict[Shape, tuple[float, str, str]] = field(default_factory=dict)
+    _recent: RecentWords = field(default_factory=RecentWords)
+
+    @property
+    def is_behind(self) -> bool:
+        """True while jobs wait that no plan has looked at, or that the last one was cut short of."""
+        return bool(self._open or self.cluster.queue.fresh)
 
     def plan(self, limit: int) -> Plan:
         """At most `limit` placements, in queue order; a shape that does not fit is passed over."""
@@ -73,7 +76,8 @@ class Planner:
         waiting, words = [], Words(self.cluster)
         for job in sorted(jobs, key=lambda job: job.order):
             if self.cluster.queue.position(job) is not None:
-                code, message = self._explain(job.shape, words, now)
+                found = self._recent.of(job.shape, words, now.mono)
+                code, message = found or (str(VerdictCode.WAITING_TURN), UNEXPLAINED)
                 waiting.append(StillQueued(job.tenant, job.id, code, message))
         return waiting
 
@@ -139,14 +143,3 @@ class Planner:
             self.placer.release(shape, placement)
         self._planned.clear()
         return placement
-
-    def _explain(self, shape: Shape, words: Words, now: Now) -> tuple[str, str]:
-        kept = self._explained.get(shape)
-        if kept is None or now.mono - kept[0] > EXPLANATION_KEPT_S:
-            if len(self._explained) > 1000:
-                self._explained.clear()
-            found = words.of(shape)
-            if found is None:
-                return str(VerdictCode.WAITING_TURN), UNEXPLAINED
-            kept = self._explained[shape] = (now.mono, *found)
-        return kept[1], kept[2]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuyard.errors import FieldFault
+from gpuyard.model.gpus import GpuRequest
 from gpuyard.model.quantities import format_duration, parse_duration_s
 from gpuyard.model.reasons import EndReason
 from gpuyard_coordinator.core import ledger
@@ -167,11 +168,17 @@ def refusal(
         return None
     for field, text in _never(f"of tenant {tenant}", document, spec, shape):
         return EndReason.QUOTA_IMPOSSIBLE, FieldFault(field, "quota_impossible", text)
-    most = _part(document, "limits").get("queued_jobs")
-    if most is not None and queued >= most:
+    if is_queue_full(document, queued):
+        most = _part(document, "limits")["queued_jobs"]
         text = f"tenant {tenant} has {queued} queued jobs, its limit is {most}"
         return EndReason.QUEUE_FULL, FieldFault("", "queue_full", text)
     return None
+
+
+def is_queue_full(document: Document | None, queued: int) -> bool:
+    """True where one job more may not be queued, not even one that would start at once."""
+    most = _part(document, "limits").get("queued_jobs")
+    return most is not None and queued >= most
 
 
 def _never(
@@ -206,11 +213,12 @@ def with_defaults(
     if not per_job:
         return spec, notes
     spec = dict(spec)
-    gpus, count = spec["gpus"], per_job.get("default_gpus")
-    if count and not any(gpus.values()):
-        spec["gpus"] = gpus | {"count": count}
+    count = per_job.get("default_gpus")
+    if count and spec["gpus"] is None:
+        spec["gpus"] = GpuRequest(count=count).requested()
         notes.append(f"gpus is {count} by default")
-    held = spec["gpus"]["count"] or len(spec["gpus"]["ids"])
+    gpus = spec["gpus"]
+    held = (gpus["count"] or len(gpus["ids"])) if gpus else 0
     for key in ("cpus", "memory_mib"):
         per_gpu = per_job.get(f"default_{key}_per_gpu")
         if per_gpu and held and spec.get(key) is None:

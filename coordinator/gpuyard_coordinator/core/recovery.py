@@ -1,16 +1,33 @@
-"""A new leader's state from what is stored; reads back equal to what the last one committed."""
+"""The yard from what is stored: whole at first, then document by document, in order of commits.
+
+A standby takes what the leader commits as it comes; once it leads, `assume` makes the rest as it is
+for every new leader. Recovering is taking all documents and assuming the lead. Documents that stand
+for one commit are taken nodes and tenants first, since jobs are entered in the nodes' books.
+"""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from gpuyard.messages import JobDocument, NodeDocument, Token
+from gpuyard.messages import Beat, JobDocument, NodeDocument, Token
+from gpuyard.model.ids import JobKey
 from gpuyard.model.node import NodeFacts
 from gpuyard.model.states import HOLDING_STATES
-from gpuyard_coordinator.core import documents, ledger
+from gpuyard_coordinator.core import beats, documents, ledger, takeover, tenancy
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import Job, Node, Now, Settings
+from gpuyard_coordinator.core.state import Attempt, Node, Now, Settings
 
 _MALFORMED = (KeyError, TypeError, ValueError)
+_HEARD_OF_A_NODE: Final = (
+    "state",
+    "last_beat",
+    "last_beat_at",
+    "reasons",
+    "is_adopting",
+    "is_stopping",
+    "sample_age_s",
+    "gpus",
+)
+"""What a standby knows from beats and no document says."""
 _NOTHING_KNOWN: NodeFacts = {
     "labels": {},
     "driver_version": None,
@@ -44,42 +61,135 @@ def recover(
     """
     cluster = Cluster(yard=yard, token=token, settings=settings)
     for tenant in tenants:
-        if isinstance(name := tenant.get("tenant"), str):
-            cluster.tenants[name] = {key: tenant[key] for key in tenant if key != "v"}
+        take_tenant(cluster, tenant)
     for stored in nodes:
-        try:
-            node = documents.node_from_document(stored)
-        except _MALFORMED as fault:
-            cluster.unreadable.append(f"node {stored.get('name')}: {fault!r}")
-        else:
-            _add_node(cluster, node, now)
+        take_node(cluster, stored)
     for document in jobs:
-        try:
-            job = documents.job_from_document(document, cluster.tenants.get(document["tenant"]))
-        except _MALFORMED as fault:
-            cluster.unreadable.append(f"job {document.get('id')}: {fault!r}")
-        else:
-            _add_job(cluster, job, now)
-    for node in cluster.nodes.values():
-        node.revision = 1
+        take_job(cluster, document)
+    assume(cluster, token, now)
     return cluster
 
 
-def _add_node(cluster: Cluster, node: Node, now: Now) -> None:
+def assume(cluster: Cluster, token: Token, now: Now) -> None:
+    """From here on this coordinator leads: what only a leader knows of its nodes begins afresh."""
+    cluster.token = token
+    cluster.beat_order.clear()
+    for name, known in list(cluster.nodes.items()):
+        node = documents.node_from_document(documents.node_document(known))
+        node.attempts = known.attempts
+        node.cpu_milli_used, node.memory_mib_used = known.cpu_milli_used, known.memory_mib_used
+        node.document_kib_used = known.document_kib_used
+        node.last_beat, node.revision = now.mono, 1
+        ledger.rebuild_gpus(node)
+        cluster.nodes[name] = node
+        cluster.beat_order[name] = None
+        for _, attempt in node.attempts.values():
+            attempt.introduced = (token, 1)
+    cluster.nodes_changed |= set(cluster.nodes)
+    cluster.queue.fresh |= set(cluster.queue.by_shape)
+    takeover.begin(cluster, now)
+
+
+def take_tenant(cluster: Cluster, document: Mapping[str, Any]) -> None:
+    """An operator's document as it was stored."""
+    if isinstance(name := document.get("tenant"), str):
+        cluster.tenants[name] = {key: document[key] for key in document if key != "v"}
+        tenancy.reshape(cluster, name)
+
+
+def drop_tenant(cluster: Cluster, name: str) -> None:
+    if cluster.tenants.pop(name, None) is not None:
+        tenancy.reshape(cluster, name)
+
+
+def take_node(cluster: Cluster, document: NodeDocument) -> None:
+    """A node as it was stored; what was heard of it stays known, and its attempts hold."""
+    try:
+        node = documents.node_from_document(document)
+    except _MALFORMED as fault:
+        cluster.unreadable.append(f"node {document.get('name')}: {fault!r}")
+        return
+    known = cluster.nodes.get(node.name)
+    held = list(known.attempts.values()) if known is not None else []
+    if known is not None:
+        for job, attempt in held:
+            ledger.release(cluster, known, job, attempt)
+        for name in _HEARD_OF_A_NODE:
+            setattr(node, name, getattr(known, name))
     ledger.rebuild_gpus(node)
-    node.last_beat = now.mono
     cluster.nodes[node.name] = node
-    cluster.beat_order[node.name] = None
+    for job, attempt in held:
+        ledger.hold(cluster, node, job, attempt)
+    cluster.beat_order.setdefault(node.name, None)
     cluster.nodes_changed.add(node.name)
 
 
-def _add_job(cluster: Cluster, job: Job, now: Now) -> None:
+def drop_node(cluster: Cluster, name: str) -> None:
+    """A node that was forgotten; what it held is over with the next documents of its jobs."""
+    node = cluster.nodes.get(name)
+    if node is None:
+        return
+    held = list(node.attempts.values())
+    for job, attempt in held:
+        ledger.release(cluster, node, job, attempt)
+    _remove_node(cluster, name)
+    for job, attempt in held:
+        ledger.hold(cluster, _node_of(cluster, attempt), job, attempt)
+
+
+def _remove_node(cluster: Cluster, name: str) -> None:
+    del cluster.nodes[name]
+    cluster.beat_order.pop(name, None)
+    cluster.nodes_changed.add(name)
+
+
+def take_job(cluster: Cluster, document: JobDocument) -> None:
+    """A job that is not over, as it was stored; it waits, or its attempt holds its grant."""
+    try:
+        job = documents.job_from_document(document, cluster.tenants.get(document["tenant"]))
+    except _MALFORMED as fault:
+        cluster.unreadable.append(f"job {document.get('id')}: {fault!r}")
+        return
+    _take_out(cluster, job.key)
+    cluster.forget_done(job.key)
     cluster.jobs[job.key] = job
     cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1)
     if job.state not in HOLDING_STATES:
         cluster.queue.add(job)
         return
     attempt = job.attempts[-1]
+    ledger.hold(cluster, _node_of(cluster, attempt), job, attempt)
+
+
+def hear(cluster: Cluster, beat: Beat, now: Now) -> None:
+    """What a beat tells a standby: that its node lives and what it measured. Nothing is decided."""
+    node = cluster.nodes.get(beat["node"])
+    if node is not None and node.machine_id == beat["machine_id"]:
+        beats.take_condition(cluster, node, beat, now)
+
+
+def drop_job(cluster: Cluster, key: JobKey) -> None:
+    """A job that is over."""
+    _take_out(cluster, key)
+    cluster.jobs.pop(key, None)
+
+
+def _take_out(cluster: Cluster, key: JobKey) -> None:
+    """The version of a job that was known before, out of the queue and the books."""
+    job = cluster.jobs.get(key)
+    if job is None:
+        return
+    cluster.queue.discard(job)
+    attempt = job.last
+    node = cluster.nodes.get(attempt.node) if attempt is not None else None
+    if attempt is not None and node is not None:
+        ledger.release(cluster, node, job, attempt)
+        if node.facts is _NOTHING_KNOWN and not node.attempts:
+            _remove_node(cluster, node.name)
+
+
+def _node_of(cluster: Cluster, attempt: Attempt) -> Node:
+    """Where an attempt runs, although nothing may be stored of that node."""
     node = cluster.nodes.get(attempt.node)
     if node is None:
         node = Node(
@@ -89,6 +199,6 @@ def _add_job(cluster: Cluster, job: Job, now: Now) -> None:
             facts=_NOTHING_KNOWN,
             generation=-1,
         )
-        _add_node(cluster, node, now)
-    ledger.hold(cluster, node, job, attempt)
-    attempt.introduced = (cluster.token, 1)
+        cluster.nodes[node.name] = node
+        cluster.beat_order[node.name] = None
+    return node

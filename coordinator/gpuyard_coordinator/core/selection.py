@@ -19,16 +19,17 @@ _INDEX_DIGITS: Final = 9
 def matching(node: Node, shape: Shape) -> frozenset[str] | None:
     """UUIDs that meet the job's lines and its tenant's models; None if the node itself fails a
     line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
-    mask = (shape.where, shape.models)
-    if mask not in node.masks:
-        if len(node.masks) >= MASKS_KEPT:
-            node.masks.clear()
-        node.masks[mask] = _matching(node, shape)
-    found = node.masks[mask]
+    mask, masks = (shape.where, shape.models), node.masks
+    try:
+        found = masks[mask]
+    except KeyError:
+        if len(masks) >= MASKS_KEPT:
+            masks.clear()
+        found = masks[mask] = _matching(node, shape)
+    if found or found is None or shape.wants_gpus:
+        return found
     has_gpu_lines = any(where.is_per_gpu(condition) for condition in shape.where)
-    if found is not None and not found and has_gpu_lines and not shape.wants_gpus:
-        return None
-    return found
+    return None if has_gpu_lines else found
 
 
 def _matching(node: Node, shape: Shape) -> frozenset[str] | None:
@@ -61,6 +62,29 @@ def lines_alone(node: Node, shape: Shape) -> list[Condition]:
     if failing:
         return failing if len(failing) == 1 else []
     return [c for c in shape.where if where.is_per_gpu(c)]
+
+
+def mismatch(node: Node, shape: Shape) -> tuple[str, str | None]:
+    """The request that keeps a shape off a node which fails its selection, and what the node has
+    instead: a line of `where`, its `node`, or its `gpus` by name; None where it has nothing."""
+    if shape.node is not None and shape.node != node.name:
+        return f"node={shape.node}", node.name
+    labels = labels_of(node)
+    for line in shape.where:
+        if not where.is_per_gpu(line) and not where.holds(line, labels):
+            return str(line), labels.get(line.key)
+    named = find_ids(node, shape.gpu_ids)
+    if named is None:
+        return f"device={','.join(shape.gpu_ids)}", None
+    lines = [line for line in shape.where if where.is_per_gpu(line)]
+    gpus = [(uuid, node.gpus[uuid].facts["labels"]) for uuid in named or node.gpus]
+    must_all = bool(named) or shape.all_gpus
+    for line in lines:
+        values = {where.gpu_value(labels, of_gpu, uuid, line.key) for uuid, of_gpu in gpus}
+        failing = [v for v in values if not where.holds(line, {} if v is None else {line.key: v})]
+        if failing and (must_all or len(failing) == len(values)):
+            return str(line), ", ".join(sorted(filter(None, failing))) or None
+    return ", ".join(map(str, lines)), None
 
 
 def is_allowed_model(gpu: Gpu, shape: Shape) -> bool:

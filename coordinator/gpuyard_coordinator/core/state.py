@@ -4,9 +4,10 @@ Plain slots dataclasses; what is stored and shown is made from them by `document
 Only `apply` and what it calls may change them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from gpuyard import codec
 from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrder, Token
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
@@ -39,6 +40,8 @@ class Settings:
     beat_s: float = 2.0
     suspect_s: float = 6.0
     lost_s: float = 30.0
+    fence_s: float = 900.0
+    """`stop_after` of a job with retries that says nothing of partitions."""
     foreign_tolerated_mib: int = 256
     """Foreign memory up to this on a GPU does not keep jobs off it: a display server's share."""
 
@@ -54,7 +57,7 @@ class Shape:
     memory_mib: int = 0
     node: str | None = None
     excluded: frozenset[str] = frozenset()
-    """Nodes that failed to start the job before."""
+    """Nodes that failed the job before, while others could run it."""
     tenant: str = ""
     where: tuple[Condition, ...] = ()
     prefer: tuple[Condition, ...] = ()
@@ -75,6 +78,11 @@ class Shape:
     @property
     def is_share(self) -> bool:
         return self.share_mib is not None or self.share_core_percent is not None
+
+
+def without_nodes(shape: Shape, nodes: frozenset[str]) -> Shape:
+    """The same request, kept off these nodes and no others."""
+    return shape if shape.excluded == nodes else replace(shape, excluded=nodes)
 
 
 @dataclass(slots=True)
@@ -108,6 +116,14 @@ class Attempt:
     """GPU memory that the grant stands for in the tenant's limit."""
     pull_reported: int = 0
     """Bytes of the last `pulling` event."""
+    fenced: bool = False
+    """The node's keeper holds the attempt's fence on its disk, as last reported."""
+    silent_since: float | None = None
+    """Monotonic time of its machine's last beat, once another machine has its node's name."""
+    silent_at: str | None = None
+    """The same as RFC 3339 UTC."""
+    running_since: float | None = None
+    """Monotonic receipt of the first report to this leader that it runs."""
 
 
 @dataclass(slots=True)
@@ -116,7 +132,9 @@ class Job:
     id: str
     user: str
     user_verified: bool
-    spec: dict[str, Any]
+    packed_spec: bytes
+    """The normalised spec in msgpack, a sixth of what it takes as a dictionary."""
+    name: str | None
     spec_sha256: str
     shape: Shape
     priority: int
@@ -131,6 +149,16 @@ class Job:
     events: int = 0
     attempts: list[Attempt] = field(default_factory=list)
     not_charged: int = 0
+    image: str = ""
+    fence_s: float | None = None
+    """How long after its node's last lease an attempt is ended there; None: it goes on."""
+    not_before: str | None = None
+    """When a retry may start, RFC 3339 UTC."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The normalised spec, unpacked anew each time: changing it changes nothing."""
+        return codec.decode_own(self.packed_spec)
 
     @property
     def key(self) -> JobKey:
@@ -158,6 +186,58 @@ class Cordon(NamedTuple):
     since: str
 
 
+class Failure(NamedTuple):
+    """One job's failure in the row of those that ended on a node through no fault of the job."""
+
+    mono: float
+    at: str
+    job: JobKey
+    image: str
+    is_about_image: bool
+    """Its image may be to blame as well."""
+    has_run: bool
+
+
+@dataclass(slots=True)
+class Aside:
+    """Why and until when a node takes no work that failed job after job."""
+
+    reason: str
+    message: str
+    since: str
+    until: str
+    backoff_s: float
+    due: float = 0.0
+    """`until` on this leader's monotonic clock."""
+    is_open: bool = False
+    """True once the back-off is over: one job may try the node."""
+    trial: AttemptRef | None = None
+
+    @property
+    def takes_work(self) -> bool:
+        return self.is_open and self.trial is None
+
+
+@dataclass(slots=True)
+class ImageRecord:
+    """How the starts of one image went of late, as this leader saw them."""
+
+    failed_on: dict[str, float] = field(default_factory=dict)
+    """Monotonic time by node, since it last started anywhere."""
+    has_started: bool = False
+    held_since: str | None = None
+    """Since when its jobs wait; None: they do not."""
+    next_try: str = ""
+    """About when the next of them may try, RFC 3339 UTC."""
+    due: float = 0.0
+    """The same on the monotonic clock."""
+    backoff_s: float = 0.0
+    has_tried: bool = False
+    """True once the hold was over and a job of the image was let go."""
+    waiting: list[Order] = field(default_factory=list)
+    """A heap of jobs that wait for it; those that ended or were cancelled are still in it."""
+
+
 @dataclass(slots=True)
 class Gpu:
     """One device of a node with its ledger: `free_milli` is 1000 minus the sum of `grants`."""
@@ -167,6 +247,8 @@ class Gpu:
     free_milli: int = WHOLE_GPU_MILLI
     grants: dict[AttemptRef, int] = field(default_factory=dict)
     """milli-GPU by (tenant, job, attempt)."""
+    shared_mib: int = 0
+    """GPU memory that the shares among them hold."""
     cordon: Cordon | None = None
 
 
@@ -212,6 +294,11 @@ class Node:
     """Grows whenever the wanted set changes; starts afresh with each token."""
     attempts: dict[AttemptRef, tuple[Job, Attempt]] = field(default_factory=dict)
     refused: set[AttemptRef] = field(default_factory=set)
-    """Attempts that an adopting agent asked about and that nobody wants: told to stop by name."""
+    """Attempts that its agent reports and nobody wants: told to stop by name."""
+    failures: list[Failure] = field(default_factory=list)
+    """What failed here one after another of late; this leader's own count."""
+    aside: Aside | None = None
+    forgotten_by: str | None = None
+    """The operator who said that it is gone; it leaves once its attempts are ended."""
     masks: dict[Mask, frozenset[str] | None] = field(default_factory=dict, compare=False)
     """What `filters.matching` found for this inventory."""

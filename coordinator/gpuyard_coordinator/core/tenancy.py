@@ -50,6 +50,9 @@ def reshape(cluster: Cluster, tenant: str) -> None:
         shape = replace(shape, excluded=job.shape.excluded)
         if shape == job.shape:
             continue
+        if job.key in cluster.queue.parked:
+            job.shape = shape
+            continue
         is_waiting = cluster.queue.position(job) is not None
         cluster.queue.discard(job)
         job.shape = shape

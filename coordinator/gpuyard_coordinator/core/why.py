@@ -4,25 +4,37 @@ The changes themselves are found in `changes`.
 """
 
 from collections import Counter
-from typing import Any
 
 from gpuyard.model.states import JobState
-from gpuyard.views import LimitView, NodeFit, ReasonView, WhyView
-from gpuyard_coordinator.core import quota
+from gpuyard.model.verdicts import Verdict, VerdictCode
+from gpuyard.views import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
+from gpuyard_coordinator.core import quota, selection
 from gpuyard_coordinator.core.changes import MOST_CHANGES, changes
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.explain import explain_fully
+from gpuyard_coordinator.core.explain import UNITS, explain_fully
 from gpuyard_coordinator.core.filters import NodeVerdict
-from gpuyard_coordinator.core.state import Job, Shape
+from gpuyard_coordinator.core.holdups import holdup
+from gpuyard_coordinator.core.state import Job, Node, Shape
 
 
 def why(cluster: Cluster, job: Job) -> WhyView:
-    """Table D of a job; one that does not wait has neither verdict, nodes nor changes."""
+    """Table D of a job; one that does not wait has neither nodes nor changes, and a verdict only
+    where it holds on a node that is lost."""
     if job.state is not JobState.QUEUED:
-        return not_waiting(job.id, str(job.state))
-    view = why_shape(cluster, job.shape, since=job.queued_at)
+        view = not_waiting(job.id, str(job.state))
+    else:
+        view = why_shape(cluster, job.shape, since=job.queued_at)
     view["job"], view["state"] = job.id, str(job.state)
+    if (held := holdup(cluster, job)) is not None:
+        view["verdict"], view["changes"] = full_verdict(held, view["verdict"]), []
     return view
+
+
+def full_verdict(held: Verdict, other: FullVerdict | None) -> FullVerdict:
+    """What holds a job up comes before what the nodes say."""
+    counts = other["counts"] if other is not None else {}
+    impossible = other["impossible_now"] if other is not None else False
+    return {**held, "counts": counts, "limit": None, "impossible_now": impossible}
 
 
 def not_waiting(id: str, state: str) -> WhyView:
@@ -45,7 +57,9 @@ def why_shape(cluster: Cluster, shape: Shape, *, since: str | None) -> WhyView:
             "limit": None if found.hit is None else _limit(found.hit),
             "impossible_now": found.is_impossible,
         },
-        "nodes": [_fit(name, verdict) for name, verdict in found.nodes.items()],
+        "nodes": [
+            _fit(cluster.nodes[name], shape, verdict) for name, verdict in found.nodes.items()
+        ],
         "changes": changes(cluster, shape, found)[:MOST_CHANGES],
     }
 
@@ -60,14 +74,23 @@ def _limit(hit: quota.LimitHit) -> LimitView:
     }
 
 
-def _fit(name: str, verdict: NodeVerdict | None) -> NodeFit:
-    reasons: list[ReasonView] = []
-    if verdict is not None:
-        asked, have = _plain(verdict.asked), _plain(verdict.have)
-        reasons = [{"code": str(verdict.code), "asked": asked, "have": have}]
-    return {"name": name, "fits": verdict is None, "reasons": reasons}
+def _fit(node: Node, shape: Shape, verdict: NodeVerdict | None) -> NodeFit:
+    reasons = [] if verdict is None else [_reason(node, shape, verdict)]
+    return {"name": node.name, "fits": verdict is None, "reasons": reasons}
 
 
-def _plain(value: float | None) -> Any:
+def _reason(node: Node, shape: Shape, verdict: NodeVerdict) -> ReasonView:
+    code = verdict.code
+    if code is VerdictCode.WHERE_MISMATCH:
+        line, has = selection.mismatch(node, shape)
+        return {"code": str(code), "asked": line, "have": has, "unit": None}
+    if verdict.note is not None:
+        return {"code": str(code), "asked": None, "have": verdict.note, "unit": None}
+    asked, have = _plain(verdict.asked), _plain(verdict.have)
+    unit = None if asked is None and have is None else UNITS.get(code, "GPUs")
+    return {"code": str(code), "asked": asked, "have": have, "unit": unit}
+
+
+def _plain(value: float | None) -> int | float | None:
     """GPUs and MiB as whole numbers; only CPUs and parts of a GPU may have a fraction."""
     return int(value) if value is not None and value == int(value) else value

@@ -16,6 +16,7 @@ from gpuyard.bus import (
     JetStream,
     PubAck,
     Stale,
+    StorageFull,
     Stored,
     StreamRefusal,
     Undecided,
@@ -50,6 +51,8 @@ _PLACES: Final = 2**16
 _NEXT_CHECKPOINT_S: Final = 1.0
 _NEXT_TRY_S: Final = 0.1
 _UNDECIDED_S: Final = 0.005
+_FULL_S: Final = 1.0
+"""Room comes back when somebody frees it."""
 log = logging.getLogger(__name__)
 
 
@@ -72,6 +75,8 @@ class Store:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.commits = 0
+        self.blocked: str | None = None
+        """Why the commit in flight is not stored yet; None where none waits."""
         self._jetstream = jetstream
         self._token = token
         self._clock = clock
@@ -99,6 +104,14 @@ class Store:
             self._begin(record, pending.copy())
         stored = await self._read(LIVE)
         return snapshot_of(stored, pending, self._epoch)
+
+    async def take_over(self) -> Snapshot:
+        """What an earlier leader left to publish, and nothing else of the state: for one who has
+        followed that."""
+        record, pending = await self._read_commits()
+        if not self._has_begun:
+            self._begin(record, pending.copy())
+        return snapshot_of(await self._read(["out"]), pending, self._epoch, kinds=("out",))
 
     async def commit(self, writes: Sequence[Write]) -> int:
         """Write all or nothing, and return the sequence of the message that decided it.
@@ -315,18 +328,23 @@ class Store:
         self, send: Callable[[], Awaitable[PubAck]], find: Callable[[], Awaitable[int | None]]
     ) -> int:
         """Send until it is known to be stored or fenced; sending it twice must be safe."""
-        while True:
-            try:
-                return (await send()).sequence
-            except Undecided:
-                await asyncio.sleep(_UNDECIDED_S)
-            except Stale:
-                log.info("commit refused as stale")
-            except Unavailable as fault:
-                log.warning("commit not answered", extra={"fault": str(fault)})
-                await asyncio.sleep(_NEXT_TRY_S)
-            if (sequence := await self._outcome(find)) is not None:
-                return sequence
+        try:
+            while True:
+                try:
+                    return (await send()).sequence
+                except Undecided:
+                    await asyncio.sleep(_UNDECIDED_S)
+                except Stale:
+                    log.info("commit refused as stale")
+                except Unavailable as fault:
+                    self.blocked = str(fault)
+                    log.warning("commit not stored", extra={"fault": str(fault)})
+                    full = isinstance(fault, StorageFull)
+                    await asyncio.sleep(_FULL_S if full else _NEXT_TRY_S)
+                if (sequence := await self._outcome(find)) is not None:
+                    return sequence
+        finally:
+            self.blocked = None
 
     async def _outcome(self, find: Callable[[], Awaitable[int | None]]) -> int | None:
         """The sequence if it is stored, None to try again; raises `Fenced`."""

@@ -49,14 +49,17 @@ def replay(stored: Sequence[Stored], record: CommitRecord) -> Pending:
     return pending
 
 
-def snapshot_of(stored: Sequence[Stored], pending: Pending, epoch: int) -> Snapshot:
-    """The documents among `stored`, which are in order of sequence, with `pending` on top."""
+def snapshot_of(
+    stored: Sequence[Stored], pending: Pending, epoch: int, *, kinds: Sequence[str] = LIVE
+) -> Snapshot:
+    """The documents of `kinds` among `stored`, which are in order of sequence, with `pending` on
+    top."""
     documents = {message.subject[_SKIP:]: message.data for message in stored}
     for write in pending.writes():
         documents.pop(write.key, None)
         if write.data is not None:
             documents[write.key] = write.data
-    found, unreadable = _decode(documents)
+    found, unreadable = _decode(documents, kinds)
     outs = sorted(found["out"], key=lambda entry: entry[0])
     return Snapshot(
         jobs=found["job"],
@@ -70,12 +73,14 @@ def snapshot_of(stored: Sequence[Stored], pending: Pending, epoch: int) -> Snaps
     )
 
 
-def _decode(documents: Mapping[str, bytes]) -> tuple[dict[str, list[Any]], list[str]]:
+def _decode(
+    documents: Mapping[str, bytes], kinds: Sequence[str]
+) -> tuple[dict[str, list[Any]], list[str]]:
     found: dict[str, list[Any]] = {prefix: [] for prefix in LIVE}
     unreadable = []
     for key, data in documents.items():
         prefix, _, rest = key.partition(".")
-        if prefix not in found:
+        if prefix not in kinds:
             continue
         try:
             document = codec.decode(data)

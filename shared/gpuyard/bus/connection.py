@@ -41,6 +41,10 @@ class Bus:
     def server_version(self) -> str:
         return self._link.server_version
 
+    async def hears(self) -> bool:
+        """Whether the server answers now, which says nothing of its storage."""
+        return self.is_connected and await self._link.hears()
+
     @property
     def faults(self) -> dict[str, int]:
         """Background errors by kind, and how often a deaf client had to be replaced."""

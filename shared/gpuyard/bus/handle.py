@@ -36,6 +36,10 @@ class Message:
         """The decoded body; raises RemoteProtocolError."""
         return codec.decode(self.data, headers=self.headers)
 
+    def peek(self, key: str) -> Any:
+        """The value of one key; see `codec.peek`."""
+        return codec.peek(self.data, key, headers=self.headers)
+
 
 class Handle:
     """One of the roles of a connection: the yard itself, its tenants' side, its agents' side."""

@@ -147,6 +147,7 @@ class JetStream:
             bytes=state["bytes"],
             first_sequence=state["first_seq"],
             last_sequence=state["last_seq"],
+            max_bytes=answer["config"].get("max_bytes", -1),
         )
 
     async def purge(

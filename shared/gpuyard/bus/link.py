@@ -89,6 +89,11 @@ class Link:
     def max_payload(self) -> int:
         return self._client.max_payload
 
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the server that this is connected to belongs to a cluster."""
+        return bool(self._client._server_info.get("cluster"))
+
     def on_reconnect(self, hook: Callable[[], None]) -> Callable[[], None]:
         """Call `hook` after every reconnect, once the subscriptions stand again; the call that is
         returned ends that."""
@@ -192,6 +197,15 @@ class Link:
         except nats.errors.Error:
             log.debug("subscription was gone already")
 
+    async def hears(self) -> bool:
+        """Whether a ping comes back within a second. A ping that does not is kept and not cancelled: an answer to
+        a cancelled one would end the library's read loop."""
+        probe = asyncio.ensure_future(self._client.rtt(timeout=3600))
+        self._probes.add(probe)
+        probe.add_done_callback(self._probes.discard)
+        done, _ = await asyncio.wait({probe}, timeout=PROBE_TIMEOUT_S)
+        return bool(done) and not probe.cancelled() and probe.exception() is None
+
     def _on_reply(self, message: Msg) -> None:
         on = self._replies.get(message.subject.rsplit(".", 1)[1])
         if on is not None:
@@ -244,7 +258,7 @@ class Link:
             await asyncio.sleep(PROBE_EVERY_S)
             if self._client.is_connected:
                 down_since = None
-                missed = 0 if await self._hears() else missed + 1
+                missed = 0 if await self.hears() else missed + 1
                 if missed >= PROBES_MISSED and await self._revive():
                     missed = 0
                 continue
@@ -253,15 +267,6 @@ class Link:
             stuck = loop.time() - down_since > STUCK_S
             if (self._client.is_closed or stuck) and await self._revive():
                 down_since = None
-
-    async def _hears(self) -> bool:
-        """Whether a ping comes back. A ping that does not is kept and not cancelled: an answer to
-        a cancelled one would end the library's read loop."""
-        probe = asyncio.ensure_future(self._client.rtt(timeout=3600))
-        self._probes.add(probe)
-        probe.add_done_callback(self._probes.discard)
-        done, _ = await asyncio.wait({probe}, timeout=PROBE_TIMEOUT_S)
-        return bool(done) and not probe.cancelled() and probe.exception() is None
 
     async def _revive(self) -> bool:
         """Put a fresh client in the old one's place; False while no server can be reached."""

@@ -96,6 +96,13 @@ class StreamState:
     bytes: int
     first_sequence: int
     last_sequence: int
+    max_bytes: int
+    """What it may hold at most."""
+
+    @property
+    def share(self) -> float:
+        """How much of its limit is used, from 0 to 1."""
+        return self.bytes / self.max_bytes if self.max_bytes > 0 else 0.0
 
 
 def parse_time(text: str) -> datetime | None:

@@ -1,7 +1,10 @@
-"""Reading many keys of a bucket at once: the last value of each, without what was deleted."""
+"""Reading many keys of a bucket at once: the last value of each."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -13,6 +16,8 @@ from gpuyard.bus.repeating import repeated
 from gpuyard.errors import Unavailable
 
 PULL_MESSAGES: Final = 4096
+CHUNK_MESSAGES: Final = 512
+"""Per pull of a reader that works on them as they come: some 10 ms of the event loop."""
 PULL_BYTES: Final = 32 * 1024 * 1024
 """Per pull: far below what the server would queue for one client before it cuts it off."""
 SILENCE_S: Final = 3.0
@@ -38,23 +43,78 @@ async def read_last_values(
 
 
 async def _read(jetstream: JetStream, stream: str, subject: str) -> dict[str, Stored]:
-    return await _Reading(jetstream, stream).run(subject)
+    reading = _Reading(jetstream, stream)
+    await reading.run(subject)
+    return reading.found
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a bucket held at one sequence, without what was deleted, in order of sequence."""
+
+    sequence: int
+    messages: list[Stored]
+
+
+async def read_cut(jetstream: JetStream, stream: str, subject: str) -> Cut:
+    """The live messages on `subject` as they stood together at one sequence.
+
+    It goes on into what is written meanwhile until it stands between two batches. A read that
+    breaks is started anew.
+    """
+
+    async def read() -> Cut:
+        return await _Reading(jetstream, stream, is_cut=True).run_cut(subject)
+
+    return await repeated(read, attempts=ATTEMPTS, pause_s=0.3)
+
+
+async def last_values(
+    jetstream: JetStream, stream: str, subject: str
+) -> AsyncIterator[list[Stored]]:
+    """The last message of each subject under `subject`, markers included, in order of sequence: a
+    few hundred at a time, so that a reader of many keeps neither them nor the event loop.
+
+    Complete for everything stored before the call once it ends; raises Unavailable where the read
+    breaks, after any number of them.
+    """
+    reading = _Reading(jetstream, stream, pull=CHUNK_MESSAGES)
+    async with aclosing(reading.pulls(subject)) as pulls:
+        async for _ in pulls:
+            found, reading.found = reading.found, {}
+            yield list(found.values())
 
 
 class _Reading:
     """One pass of a short-lived consumer. A gap in its own numbering means a lost message."""
 
-    def __init__(self, jetstream: JetStream, stream: str) -> None:
+    def __init__(
+        self,
+        jetstream: JetStream,
+        stream: str,
+        *,
+        is_cut: bool = False,
+        pull: int = PULL_MESSAGES,
+    ) -> None:
         self._jetstream = jetstream
         self._stream = stream
-        self._found: dict[str, Stored] = {}
+        self._is_cut = is_cut
+        self._reached = 0
+        self._pull = pull
+        self.found: dict[str, Stored] = {}
         self._expected = 1
         self._left = 0
         self._pending = 0
         self._broken = False
         self._moved = asyncio.Event()
 
-    async def run(self, subject: str) -> dict[str, Stored]:
+    async def run(self, subject: str) -> None:
+        async with aclosing(self.pulls(subject)) as pulls:
+            async for _ in pulls:
+                pass
+
+    async def pulls(self, subject: str) -> AsyncGenerator[None, None]:
+        """Once after each pull, with what it brought in `found`."""
         link = self._jetstream.link
         inbox = link.new_inbox()
         subscription = await link.subscribe(inbox, self._receive)
@@ -65,29 +125,43 @@ class _Reading:
             )
             consumer = answer["name"]
             self._pending = answer["num_pending"]
-            await self._pull_all(consumer, inbox)
+            while self._pending:
+                await self._next(consumer, inbox)
+                yield
         finally:
             await subscription.close()
             if consumer and link.is_connected:
                 # It would vanish by itself; nobody needs to wait for that.
                 await link.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
-        return self._found
 
-    async def _pull_all(self, consumer: str, inbox: str) -> None:
+    async def run_cut(self, subject: str) -> Cut:
+        await self.run(subject)
+        live = [stored for stored in self.found.values() if not stored.is_marker]
+        return Cut(self._reached, sorted(live, key=lambda stored: stored.sequence))
+
+    async def _next(self, consumer: str, inbox: str) -> None:
+        """Until a pull is over, or there is nothing left."""
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}"
-        request = f'{{"batch":{PULL_MESSAGES},"max_bytes":{PULL_BYTES},"expires":10000000000}}'
-        while self._pending:
-            if self._left <= 0:
-                self._left = PULL_MESSAGES
-                await self._jetstream.link.publish(subject, request.encode(), reply=inbox)
+        request = f'{{"batch":{self._pull},"max_bytes":{PULL_BYTES},"expires":10000000000}}'
+        if self._left <= 0:
+            self._left = self._pull
             self._moved.clear()
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    await self._moved.wait()
-            except TimeoutError as fault:
-                raise Unavailable(f"reading {self._stream} stalled") from fault
-            if self._broken:
-                raise Unavailable(f"reading {self._stream} lost a message")
+            await self._jetstream.link.publish(subject, request.encode(), reply=inbox)
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await self._moved.wait()
+        except TimeoutError as fault:
+            if self._is_cut and await self._has_caught_up():
+                self._pending = 0
+                return
+            raise Unavailable(f"reading {self._stream} stalled") from fault
+        self._moved.clear()
+        if self._broken:
+            raise Unavailable(f"reading {self._stream} lost a message")
+
+    async def _has_caught_up(self) -> bool:
+        """What was overwritten while it waited stays counted as pending and never comes."""
+        return await self._jetstream.first_from(self._stream, self._reached + 1) is None
 
     def _receive(self, message: Msg) -> None:
         headers = message.headers
@@ -102,16 +176,29 @@ class _Reading:
             self._broken = True
         self._expected = number + 1
         self._left -= 1
+        if self._is_cut and _is_inside_batch(headers):
+            pending = max(1, pending)
         self._pending = pending
-        self._found[message.subject] = Stored(
-            subject=message.subject,
-            sequence=int(tokens[-4]),
-            data=message.data,
-            headers=headers or {},
-            at=None,
-        )
+        self._reached = int(tokens[-4])
+        if not self._broken:
+            self.found[message.subject] = Stored(
+                subject=message.subject,
+                sequence=self._reached,
+                data=message.data,
+                headers=headers or {},
+                at=_time_of(tokens) if self._is_cut else None,
+            )
         if self._left <= 0 or not pending or self._broken:
             self._moved.set()
+
+
+def _is_inside_batch(headers: Mapping[str, str] | None) -> bool:
+    found = headers or {}
+    return "Nats-Batch-Id" in found and "Nats-Batch-Commit" not in found
+
+
+def _time_of(tokens: Sequence[str]) -> datetime:
+    return datetime.fromtimestamp(int(tokens[-2]) / 1e9, UTC)
 
 
 def _consumer(stream: str, subject: str) -> dict[str, object]:

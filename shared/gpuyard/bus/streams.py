@@ -1,18 +1,25 @@
 """The streams of the yard as they shall be, and making them so."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuyard import subjects
 from gpuyard.bus.jetstream import JetStream
-from gpuyard.bus.refusals import NotFound
+from gpuyard.bus.refusals import BusUnfit, NotFound, StreamRefusal
 
 MIB: Final = 1024 * 1024
 _SECOND_NS: Final = 1_000_000_000
 _DAY_NS: Final = 86_400 * _SECOND_NS
 SUBMISSIONS_PER_SUBJECT: Final = 200_000
 """Cap on what one tenant's user may have stored and not yet purged; above it publishing fails."""
-STREAM_NAME_IN_USE: Final = 10058
+INSUFFICIENT_STORAGE: Final = 10047
+"""What all streams may hold together is above what the server may store."""
+NO_PEERS_CODES: Final = frozenset({10005, 10074})
+"""Too few servers for that many replicas."""
+NO_ROOM_CODES: Final = NO_PEERS_CODES | {INSUFFICIENT_STORAGE}
+ATTEMPTS: Final = 5
+"""A cluster that has just started elects a leader for each stream, which takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +62,37 @@ class Sizes:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A setting of a stream that was not what the yard needs."""
+
+    stream: str
+    setting: str
+    found: object
+    needed: object
+
+    def __str__(self) -> str:
+        return f"{self.stream}: {self.setting} was {self.found}, is {self.needed}"
+
+
 async def ensure_streams(
-    jetstream: JetStream, *, sizes: Sizes | None = None, replicas: int = 1
-) -> None:
-    """Create what is missing and bring what exists to this configuration; stored data stays."""
+    jetstream: JetStream,
+    *,
+    sizes: Sizes | None = None,
+    replicas: int = 1,
+    keep_sizes_of: Collection[str] = (),
+) -> list[Drift]:
+    """Create what is missing and bring what exists to this configuration; stored data stays.
+
+    Returns what was mended. A stream with more replicas keeps them, and those named in
+    `keep_sizes_of` their sizes as well. Raises `BusUnfit` for what the server does not change in place, and the server's
+    `StreamRefusal` where it has no room.
+    """
+    mended: list[Drift] = []
     for config in stream_configs(sizes or Sizes(), replicas=replicas):
-        await _ensure(jetstream, config)
+        keeps_size = config["name"] in keep_sizes_of
+        mended += await _ensure(jetstream, config, keeps_size=keeps_size)
+    return mended
 
 
 def stream_configs(sizes: Sizes, *, replicas: int = 1) -> list[dict[str, Any]]:
@@ -77,16 +109,39 @@ def stream_configs(sizes: Sizes, *, replicas: int = 1) -> list[dict[str, Any]]:
     ]
 
 
-async def _ensure(jetstream: JetStream, config: dict[str, Any]) -> None:
+async def _ensure(jetstream: JetStream, config: dict[str, Any], *, keeps_size: bool) -> list[Drift]:
     name = config["name"]
     try:
-        stored = (await jetstream.call(f"STREAM.INFO.{name}", attempts=3))["config"]
+        stored = (await jetstream.call(f"STREAM.INFO.{name}", attempts=ATTEMPTS))["config"]
     except NotFound:
         # Creating with an equal configuration succeeds, so two coordinators may race here.
-        await jetstream.call(f"STREAM.CREATE.{name}", config, timeout_s=5.0, attempts=3)
-        return
-    if any(stored.get(key, _absent(value)) != value for key, value in config.items()):
-        await jetstream.call(f"STREAM.UPDATE.{name}", config, timeout_s=5.0, attempts=3)
+        await jetstream.call(f"STREAM.CREATE.{name}", config, timeout_s=5.0, attempts=ATTEMPTS)
+        return []
+    config = config | {"num_replicas": max(config["num_replicas"], stored["num_replicas"])}
+    if keeps_size and stored["max_bytes"] > 0:
+        config["max_bytes"] = stored["max_bytes"]
+    drifts = [
+        Drift(name, key, found, value)
+        for key, value in config.items()
+        if (found := stored.get(key, _absent(value))) != value
+    ]
+    if drifts:
+        await _mend(jetstream, stored | config, drifts)
+    return drifts
+
+
+async def _mend(jetstream: JetStream, config: dict[str, Any], drifts: list[Drift]) -> None:
+    name = config["name"]
+    try:
+        await jetstream.call(f"STREAM.UPDATE.{name}", config, timeout_s=5.0, attempts=ATTEMPTS)
+    except StreamRefusal as refusal:
+        if refusal.code in NO_ROOM_CODES:
+            raise
+        found = ", ".join(f"{d.setting} {d.found} (needed: {d.needed})" for d in drifts)
+        raise BusUnfit(
+            f"stream {name} has {found}, and the server does not change that: {refusal}; "
+            "back up, remove the stream, and restore"
+        ) from refusal
 
 
 def _absent(value: object) -> object:

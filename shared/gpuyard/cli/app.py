@@ -39,6 +39,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tenant": ("gpuyard.cli.tenants:tenant", "Show one tenant"),
     "apply": ("gpuyard.cli.apply:apply", "Set tenants' limits from files"),
     "delete-tenant": ("gpuyard.cli.tenants:delete_tenant", "Remove a tenant"),
+    "backup": ("gpuyard.cli.backup:backup", "Write the yard's state into a file"),
+    "restore": ("gpuyard.cli.restore:restore", "Put the state of a file back onto the bus"),
     "config": ("gpuyard.cli.config:config", "Show and change this program's settings"),
     "completion": ("gpuyard.cli.completion:completion", "Print a shell's completion"),
     "version": ("gpuyard.cli.version:version", "Show versions"),
@@ -83,23 +85,30 @@ class LazyGroup(click.Group):
         if not is_known and not ctx.resilient_parsing:
             raise click.UsageError(unknown_command(name, [*COMMANDS, *ALIASES]), ctx)
         ctx.ensure_object(Globals).command = ALIASES.get(name, name)
+        if sys.stdout is None:
+            raise click.UsageError("standard output is closed; write >/dev/null to drop it", ctx)
         return super().resolve_command(ctx, args)
 
     def main(  # type: ignore[override]  # always ends the process, so it returns nothing
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> None:
         """Run a command line and exit: no exception and no traceback gets out."""
+        sys.exit(self.outcome(args))
+
+    def outcome(self, args: Sequence[str] | None = None) -> int:
+        """Run a command line (that of the process where None) and return the exit code."""
         settings = Globals()
         if instruction := os.environ.get(COMPLETE_VARIABLE):
-            sys.exit(_complete(self, instruction))
+            return _complete(self, instruction)
         try:
             code = self._run(list(sys.argv[1:] if args is None else args), settings)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except BaseException as fault:  # noqa: BLE001  # the top of the program: all must end well
             from gpuyard.cli.ending import code_of
 
             code = code_of(fault, settings)
-        sys.exit(code)
+        return code
 
     def _run(self, args: list[str], settings: Globals) -> int:
         try:

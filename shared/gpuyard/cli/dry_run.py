@@ -36,6 +36,9 @@ def _lines(plan: Mapping[str, Any], tenant: str, name: str) -> Iterator[str]:
         gpus = plan["gpus"]
         held = f" with {', '.join(gpus)}" if gpus else ""
         yield f"{job} would start on {plan['node']}{held} (dry run)"
+    else:
+        yield f"{job} would wait (dry run)"
+    yield from (f"  {note}" for note in plan["notes"])
+    if plan["fits"]:
         return
-    yield f"{job} would wait (dry run)"
     yield from text(plan["why"], tenant, rows=terminal_rows(), width=terminal_width())

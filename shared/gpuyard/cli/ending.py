@@ -102,10 +102,11 @@ def _usage_line(fault: click.UsageError, command: str) -> str:
 def _own_words(fault: click.UsageError) -> str:
     if isinstance(fault, click.NoSuchOption):
         from gpuyard.cli.docker_flags import REFUSED
+        from gpuyard.cli.nearest import nearest
 
         if reason := REFUSED.get(fault.option_name):
             return f"{fault.option_name} cannot be used here; {reason}"
-        near = f"; did you mean {fault.possibilities[0]}?" if fault.possibilities else ""
+        near = nearest(fault.option_name, fault.possibilities or ())
         return f"no such option: {fault.option_name}{near}"
     text = fault.format_message().rstrip(".")
     return text[:1].lower() + text[1:] if not text[:2].isupper() else text

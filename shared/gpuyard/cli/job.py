@@ -92,6 +92,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
         ("Isolation", "none: a plain process" if view.get("isolation") == "none" else ""),
         ("Priority", "" if view["priority"] is None else str(view["priority"])),
         ("Time limit", span(view["max_runtime_s"]) if view["max_runtime_s"] else ""),
+        ("Cut off", _cut_off(view)),
         ("Labels", ", ".join(f"{k}={v}" for k, v in view["labels"].items())),
         ("Position", "" if view["queue_position"] is None else f"{view['queue_position']} in line"),
         ("Submitted", _time(view["submitted_at"])),
@@ -126,6 +127,19 @@ def _node(view: View) -> str:
         return ""
     state = view["node_state"]
     return f"{view['node']} ({state})" if state not in (None, "ready") else str(view["node"])
+
+
+def _cut_off(view: View) -> str:
+    """What becomes of it while its node does not hear the yard."""
+    from gpuyard.model.quantities import parse_duration_s
+
+    rule = (view.get("spec") or {}).get("on_partition")
+    if not isinstance(rule, dict):
+        return ""
+    attempts = view.get("attempts") or []
+    is_fenced = bool(attempts and attempts[-1].get("fenced"))
+    last = "" if is_fenced or not view["node"] else " (its node does not hold the fence)"
+    return f"ends after {span(parse_duration_s(rule['stop_after']))}{last}"
 
 
 def _held(gpu: View) -> str:

@@ -74,7 +74,7 @@ def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
     async def fetch(client: "AsyncClient") -> list[View]:
         # What comes first is known only once all are here, so a sorted list is read whole.
         limit = None if values["sort"] else values["limit"]
-        found: list[View] = [view async for view in client.api.pages("jobs", query, limit=limit)]
+        found: list[View] = [view async for view in client.api.items("jobs", query, limit=limit)]
         return sort_jobs(found, values["sort"])[: values["limit"]]
 
     async def follow(client: "AsyncClient") -> None:
@@ -178,7 +178,10 @@ def job_columns(is_mixed: bool) -> Sequence[Column]:
 def state_text(job: View) -> str:
     """The state, and of a job on a node that is silent or gone, that."""
     if job["node_state"] in ("suspect", "lost"):
-        return f"{job['state']} (node {job['node_state']})"
+        verdict = job["verdict"] or {}
+        is_waiting = verdict.get("code") == "node_lost_waiting"
+        ago = f" {age(verdict['since'])}" if is_waiting else ""
+        return f"{job['state']} (node {job['node_state']}{ago})"
     return str(job["state"])
 
 
@@ -203,7 +206,7 @@ def gpus_text(job: View) -> str:
 
 def why_text(job: View) -> str:
     """Why it waits, stops or ended; empty while there is nothing to explain."""
-    if job["state"] == "queued" and job["verdict"]:
+    if job["state"] not in ("succeeded", "failed", "cancelled") and job["verdict"]:
         return str(job["verdict"]["message"] or job["verdict"]["code"])
     if job["state"] == "stopping":
         return str(job["reason"] or job["message"] or "")

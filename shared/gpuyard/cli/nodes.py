@@ -140,13 +140,9 @@ def state_text(node: View) -> str:
 
 
 def free_of_total(node: View) -> str:
-    """Whole GPUs that nobody holds and no operator keeps back, and how many there are."""
+    """Whole GPUs that a job could be granted now, and how many there are."""
     gpus = node["gpus"]
-    free = sum(
-        1
-        for gpu in gpus
-        if gpu["free_milli"] == 1000 and is_healthy(gpu) and not gpu.get("cordoned")
-    )
+    free = sum(gpu["allocatable_milli"] == 1000 for gpu in gpus)
     return f"{free}/{len(gpus)}"
 
 

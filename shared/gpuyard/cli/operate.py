@@ -1,6 +1,6 @@
 """`gpuyard cordon`, `uncordon`, `drain` and `forget`: what operators do to nodes."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -10,6 +10,8 @@ from gpuyard.cli.globals import Globals, current, global_options
 from gpuyard.cli.render import View, json_object, plain
 from gpuyard.cli.streams import write
 
+NAMED: Final = 10
+"""Jobs that a question names."""
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
 
@@ -112,9 +114,12 @@ def forget(name: str, yes: bool) -> int:
     from gpuyard.cli.session import with_yard
 
     settings = current()
-    question = f"Forget node {name}? Its jobs will count as over, even if it still runs them."
-    if not confirmed(question, otherwise=f"node {name} would be forgotten", yes=yes):
-        return 1
+    if not yes:
+        # A name that nobody knows is told as such, before anybody is asked anything.
+        view: View = with_yard(settings, lambda client: client.node(name), as_operator=True)
+        question = f"Forget node {name}? {_risk(view)}"
+        if not confirmed(question, otherwise=f"node {name} would be forgotten", yes=yes):
+            return 1
 
     async def work(client: "AsyncClient") -> dict[str, Any]:
         return dict(await client.forget(name))
@@ -127,6 +132,19 @@ def forget(name: str, yes: bool) -> int:
     else:
         write(f"{name}\n" if settings.quiet else f"node {name} forgotten\n")
     return 0
+
+
+def _risk(view: View) -> str:
+    """What forgetting a node may lead to."""
+    jobs = view["jobs"]
+    if not jobs:
+        return "It holds no job."
+    named = ", ".join(jobs[:NAMED]) + (", …" if len(jobs) > NAMED else "")
+    held = f"job {named}" if len(jobs) == 1 else f"{len(jobs)} jobs ({named})"
+    return (
+        f"It may still run {held}: they count as over then, and what runs a second time beside "
+        "them is on your word. Say yes only where the host is off."
+    )
 
 
 def _show(view: View, told: str, settings: Globals) -> None:

@@ -26,6 +26,15 @@ def doing(event: Event) -> str | None:
     return None
 
 
+def holding_up(event: Event, image: str) -> str | None:
+    """What a job waits for, for a line of its own where no line of progress is seen."""
+    if event["kind"] in ("queued", "verdict") and event["message"]:
+        return f"waits: {event['message']}"
+    if event["kind"] == "pulling":
+        return f"is pulling {image} on {event['node'] or 'a node'}"
+    return None
+
+
 def note(event: Event) -> str | None:
     """What must be told in a line of its own: warnings, and a new attempt."""
     if event["kind"] == "warning":

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuyard.cli import progress
 from gpuyard.cli.ending import CLOSED_PIPE, INTERRUPTED, UNAVAILABLE, YARD_FAILED, say
 from gpuyard.cli.output_writer import OutputWriter
 from gpuyard.cli.streams import write
@@ -53,6 +52,8 @@ class RunSession:
         self._news: asyncio.Queue[str] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._progress = ProgressLine(is_quiet=options.is_quiet)
+        self._told = ""
+        """The last line about waiting, so that each is told once."""
         self._code_if_cancelled: int | None = None
         self._pressed_at: float | None = None
         self._leave_at: float | None = None
@@ -130,10 +131,19 @@ class RunSession:
                 await self._show_chunk(item, writer)
 
     def _show_event(self, event: Event) -> None:
+        # Loaded here, when the job is on its way: it may start in the meantime.
+        from gpuyard.cli import progress
+
         if text := progress.note(event):
             self._say(text)
         if text := progress.doing(event):
             self._progress.show(f"job {progress.short_id(self._id)} {text}")
+        if self._progress.is_shown or self._options.is_quiet:
+            return
+        text = progress.holding_up(event, str(self._spec.get("image")))
+        if text and text != self._told:
+            self._told = text
+            self._say(f"job {progress.short_id(self._id)} {text}")
 
     async def _show_chunk(self, chunk: LogChunk, writer: OutputWriter) -> None:
         self._progress.clear()
@@ -145,6 +155,8 @@ class RunSession:
             await writer.write(2 if is_error else 1, chunk["data"])
 
     def _ended(self, job: Job) -> int:
+        from gpuyard.cli import progress
+
         self.view = job.view
         self._progress.clear()
         was_ours = job.reason == "cancelled" and self._code_if_cancelled is not None

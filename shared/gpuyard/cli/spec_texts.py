@@ -3,12 +3,11 @@
 import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gpuyard.cli.ending import UsageFault
-from gpuyard.model import where
 from gpuyard.model.quantities import parse_duration_s, parse_size_mib
 
 DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -147,26 +146,43 @@ def after(text: str) -> dict[str, str]:
     return {"job": job, "when": when} if when else {"job": job}
 
 
-def conditions(flag: str, texts: Iterable[str]) -> list[str]:
+# The rules of `where` load for a job that has a condition: most have none.
+
+
+def conditions(flag: str, texts: Sequence[str]) -> list[str]:
     """Lines of `where` or `prefer`; a bare key is what an unquoted `>` leaves behind."""
+    if not texts:
+        return []
+    from gpuyard.model import where
+
     return [_line(flag, text, where.check_command_line) for text in texts]
 
 
 def gpu_model(text: str) -> str:
     """The line that holds a model, named as a whole or in part."""
+    from gpuyard.model import where
+
     return _line("--gpu-model", text, where.from_gpu_model)
 
 
 def gpu_memory(text: str) -> str:
+    from gpuyard.model import where
+
     return _line("--gpu-memory", text, where.from_gpu_memory)
 
 
 def cuda(text: str) -> str:
+    from gpuyard.model import where
+
     return _line("--cuda", text, where.from_cuda)
 
 
-def check_together(lines: Iterable[str]) -> None:
+def check_together(lines: Sequence[str]) -> None:
     """Refuses lines that no GPU could ever satisfy at once."""
+    if not lines:
+        return
+    from gpuyard.model import where
+
     if fault := where.contradiction(where.parse(line) for line in lines):
         raise UsageFault(f"--where: {fault}; leave one out")
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
 
 
+UNKNOWN = "unknown while the bus stores nothing"
+
+
 @click.command(epilog="Exit code: 0 healthy, 1 not, 3 no yard answers.")
 @global_options
 def status() -> int:
@@ -50,11 +53,24 @@ def lines(view: View) -> Iterator[str]:
             ("Yard", f"{view['yard']}, {'healthy' if view['healthy'] else 'NOT healthy'}"),
             ("Leader", _pairs(view["leader"])),
             ("Bus", _pairs(bus)),
-            ("Nodes", _counts(view["nodes"]) or "none; start gpuyard-agent on a host"),
-            ("GPUs", f"{gpus['total']}: {_counts({k: gpus[k] for k in gpus if k != 'total'})}"),
+            ("Nodes", _nodes(view["nodes"])),
+            ("GPUs", _gpus(gpus)),
             ("Queue", _queue(view["queue"])),
+            *(("Alarm", alarm) for alarm in view.get("alarms") or ()),
         ]
     )
+
+
+def _nodes(counts: Mapping[str, int] | None) -> str:
+    if counts is None:
+        return UNKNOWN
+    return _counts(counts) or "none; start gpuyard-agent on a host"
+
+
+def _gpus(gpus: Mapping[str, int] | None) -> str:
+    if gpus is None:
+        return UNKNOWN
+    return f"{gpus['total']}: {_counts({k: gpus[k] for k in gpus if k != 'total'})}"
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -71,7 +87,9 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {word}" for word, number in counts.items())
 
 
-def _queue(counts: Mapping[str, int]) -> str:
+def _queue(counts: Mapping[str, int] | None) -> str:
+    if counts is None:
+        return UNKNOWN
     waiting = sum(counts.values())
     if not waiting:
         return "empty"

@@ -91,6 +91,11 @@ class ProgressLine:
         self._is_on = not is_quiet and _is_terminal(2)
         self._shown = ""
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody sees it."""
+        return self._is_on
+
     def show(self, text: str) -> None:
         if not self._is_on or text == self._shown:
             return

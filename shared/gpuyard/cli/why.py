@@ -75,7 +75,8 @@ def not_waiting(job: View) -> str:
     on = f" on {node}" if node else ""
     if job["ended_at"] is None:
         since = f" since {local_time(job['started_at'])}" if job["started_at"] else ""
-        return f"job {name} does not wait: it is {state_text(job)}{on}{since}"
+        held = f": {why_text(job)}" if job["verdict"] else ""
+        return f"job {name} does not wait: it is {state_text(job)}{on}{since}{held}"
     told = f": {why_text(job)}" if why_text(job) else ""
     return f"job {name} does not wait: it {_ended(job['state'])}{on} at {_at(job)}{told}"
 
@@ -161,9 +162,12 @@ def _node_lines(nodes: Sequence[View]) -> Iterator[str]:
 
 
 def reason_text(reason: View) -> str:
-    """`insufficient_gpus (asked 4, has 2)`; what is unknown is left out."""
+    """`insufficient_gpus (asked 4, has 2)`, `insufficient_memory (asked 8192 MiB, has 3072 MiB)`;
+    what is unknown is left out."""
+    unit = reason.get("unit")
+    after = "" if unit in (None, "GPUs") else f" {unit}"
     parts = [
-        f"{word} {_number(reason[key])}"
+        f"{word} {_number(reason[key])}{after}"
         for word, key in (("asked", "asked"), ("has", "have"))
         if reason.get(key) is not None
     ]

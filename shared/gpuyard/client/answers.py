@@ -20,6 +20,8 @@ class DryRun(TypedDict):
     gpus: list[str]
     """UUIDs."""
     verdict: dict[str, Any] | None
+    notes: list[str]
+    """What the yard would fill in, cap or give it, in words."""
     why: "WhyView"
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal, Self, overload
 
@@ -227,8 +227,9 @@ class AsyncClient(Operations):
             "tenants": "all" if all_tenants else None,
         }
         api = await self.operator_api() if all_tenants else self.api
-        async for view in api.pages("jobs", query, limit=limit):
-            yield Job.from_view(view)
+        async with aclosing(api.items("jobs", query, limit=limit)) as views:
+            async for view in views:
+                yield Job.from_view(view)
 
     async def wait(self, id: str, *, timeout_s: float | None = None) -> Job:
         """Return the job once it is over; raises StillUnfinished after `timeout_s`."""

@@ -7,7 +7,6 @@ upwards); `~/.config/gpuyard/config.toml`; `/etc/gpuyard/config.toml`; the defau
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +232,8 @@ class _Files:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A configuration file; raises ConfigError where it is none."""
+    import tomllib  # here, since most callers have no file
+
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:

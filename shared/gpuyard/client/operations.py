@@ -51,7 +51,7 @@ class Operations(ABC):
 
     async def nodes(self) -> list[NodeView]:
         """Every node as `gpuyard nodes --json` shows it."""
-        return [view async for view in self.api.pages("nodes", {})]
+        return [view async for view in self.api.items("nodes", {})]
 
     async def node(self, name: str) -> NodeView:
         """One node; raises UnknownThing."""
@@ -98,7 +98,7 @@ class Operations(ABC):
     async def tenants(self) -> "list[TenantView]":
         """Every tenant with its limits and its use (operators)."""
         api = await self.operator_api()
-        return [cast("TenantView", view) async for view in api.pages("tenants", {})]
+        return [cast("TenantView", view) async for view in api.items("tenants", {})]
 
     async def tenant(self, name: str | None = None) -> "TenantView":
         """One tenant, the client's own where none is named; raises UnknownThing.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, NoResponders, Publication, StreamRefusal
+from gpuyard.bus import Bus, NoResponders, NotFound, Publication, StorageFull, StreamRefusal
 from gpuyard.client.api import Api
 from gpuyard.client.event_order import refusal_of
 from gpuyard.client.follow import LOOK_S, Follower
@@ -88,24 +88,51 @@ async def _publish(bus: Bus, publication: Publication, limit_s: float) -> None:
         try:
             await bus.jetstream.publish(publication, timeout_s=STORE_TRY_S)
             return
+        except StorageFull as fault:
+            raise _full(fault) from fault
         except StreamRefusal as fault:
             raise Unavailable(f"the bus does not take the job: {fault}") from fault
         except Unavailable as fault:
-            if isinstance(fault, NoResponders):
-                deadline = min(deadline, began + NO_INTAKE_S)
-            if loop.time() + 0.2 >= deadline:
-                raise _not_stored(bus, fault, limit_s) from fault
+            after = loop.time() + 0.2
+            if isinstance(fault, NoResponders) and after >= min(began + NO_INTAKE_S, deadline):
+                await _check_intake(bus)
+            if after >= deadline:
+                raise await _not_stored(bus, fault, limit_s) from fault
         await asyncio.sleep(0.2)
 
 
 _HEADERS: Final = {codec.CONTENT_TYPE: codec.MSGPACK_TYPE}
 
 
-def _not_stored(bus: Bus, fault: Unavailable, limit_s: float) -> Unavailable:
-    if isinstance(fault, NoResponders):
-        return Unavailable(
+def _full(fault: StorageFull) -> Unavailable:
+    """Refused by a limit, at once: waiting for a few seconds would not make room."""
+    return Unavailable(
+        f"the bus has no room for more jobs: {fault}; nothing was stored, and what runs is not "
+        "touched: submit again later, or ask an operator to make room",
+        code=fault.code,
+    )
+
+
+async def _check_intake(bus: Bus) -> None:
+    """Raise where there is no stream for jobs; one that only has no leader now will get one."""
+    try:
+        await bus.jetstream.call(f"STREAM.INFO.{subjects.SUBMIT_STREAM}", timeout_s=1.0)
+    except NotFound as fault:
+        raise Unavailable(
             f"{bus.url} has no intake for jobs: no coordinator has ever run on this bus",
             code="no_leader",
+        ) from fault
+    except (Unavailable, StreamRefusal):
+        return
+
+
+async def _not_stored(bus: Bus, fault: Unavailable, limit_s: float) -> Unavailable:
+    if await bus.hears():
+        return Unavailable(
+            f"{bus.url} answers, but its storage does not: it did not confirm the job within "
+            f"{limit_s:g} s, and may have it all the same; its disk may be full or slow, or its "
+            "cluster without a majority",
+            code="storage_silent",
         )
     return Unavailable(f"the job was not stored within {limit_s:g} s: {fault}", code=fault.code)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from gpuyard.client.answers import Applied, DryRun, Forgotten
+from gpuyard.client.api import PAGE
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.client.config import Config
 from gpuyard.client.jobs import Job, LogLine
@@ -114,7 +115,7 @@ class Client:
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
         """See `AsyncClient.jobs` for the filters."""
-        return self._iterate(self._client.jobs(**filters))
+        return self._iterate(self._client.jobs(**filters), at_once=PAGE)
 
     def wait(self, id: str, *, timeout_s: float | None = None) -> Job:
         """See `AsyncClient.wait`."""
@@ -232,11 +233,17 @@ class Client:
             future.cancel()
             raise
 
-    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        end: Any = object()
+    def _iterate(self, items: AsyncIterator[T], *, at_once: int = 1) -> Iterator[T]:
+        """The items as they come, `at_once` of them for each way to the client's thread and back,
+        which takes longer than most items do."""
 
-        async def step() -> Any:
-            return await anext(items, end)
+        async def step() -> list[T]:
+            taken: list[T] = []
+            async for item in items:
+                taken.append(item)
+                if len(taken) == at_once:
+                    break
+            return taken
 
         async def leave() -> None:
             close = getattr(items, "aclose", None)
@@ -244,8 +251,8 @@ class Client:
                 await close()
 
         try:
-            while (item := self._call(step())) is not end:
-                yield item
+            while taken := self._call(step()):
+                yield from taken
         finally:
             if self._loop is not None:
                 self._call(leave())

@@ -85,8 +85,10 @@ class GpuRequest(BaseModel):
 def parse_gpus(text: str) -> GpuFields:
     """The request that a `--gpus` text means; raises ValueError with one clear line."""
     cleaned = text.strip().strip("\"'").strip()
-    if cleaned in ("", "0", "none"):
+    if not cleaned:
         return {}
+    if cleaned in ("0", "none"):
+        return {"count": 0}  # said, unlike nothing, so no default of a tenant takes its place
     if cleaned == "all":
         return {"all": True}
     if cleaned.startswith("mig="):

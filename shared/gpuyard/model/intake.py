@@ -52,5 +52,3 @@ def _not_yet(spec: JobSpec) -> Iterable[FieldFault]:
             yield FieldFault(name, "not_supported_yet", f"{what}: not supported yet")
     if spec.gpus.mig is not None:
         yield FieldFault("gpus", "not_supported_yet", "MIG instances are not supported yet")
-    if isinstance(spec.on_partition, dict):
-        yield FieldFault("on_partition", "not_supported_yet", "stop_after is not supported yet")

@@ -7,7 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from gpuyard.model import ids, where
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
@@ -24,6 +33,9 @@ RESERVED_TARGETS: Final = ("/var/run/nvidia-container-devices", "/run", "/proc",
 DEFAULT_PRIORITY: Final = 50
 DEFAULT_STOP_GRACE_S: Final = 30.0
 DEFAULT_GPU_SHM_MIB: Final = 8192
+DEFAULT_BACKOFF_S: Final = 10.0
+LONGEST_BACKOFF_S: Final = 300.0
+"""What the wait before a retry grows to, unless the job asks for a longer one."""
 
 
 def _number(value: Any) -> Any:
@@ -95,6 +107,8 @@ class Retries(_Part):
     """How often an attempt that ran may be tried again, and after which ends.
 
     `when` holds owners (`platform`), end reasons (`out_of_memory`) and exit codes (`exit:75`).
+    Before the first new attempt the job waits `backoff`, before each further one twice as long, at
+    most five minutes or `backoff` where that is longer.
     """
 
     max: Annotated[int, BeforeValidator(_number)] = Field(
@@ -103,6 +117,10 @@ class Retries(_Part):
     when: list[str] = Field(
         default_factory=lambda: ["platform", "hardware"],
         description="After which ends: owners, end reasons, `exit:CODE`.",
+    )
+    backoff: Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400)] = Field(
+        default=DEFAULT_BACKOFF_S,
+        description="Wait before the first new attempt; doubled each time, up to 5 minutes.",
     )
 
     @field_validator("when")
@@ -113,6 +131,21 @@ class Retries(_Part):
             if item not in known and not re.fullmatch(r"exit:\d{1,3}", item):
                 raise ValueError(f"'{item}' is neither an owner, an end reason nor exit:CODE")
         return value
+
+
+class StopAfter(_Part):
+    """The attempt is ended on its node once the bus was away this long, and may move then."""
+
+    stop_after: Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=30 * 86_400)] = Field(
+        description="At least `suspect_s` of the yard: 6s unless it was set otherwise."
+    )
+
+
+OnPartition = Annotated[
+    Annotated[Literal["keep"], Tag("[text]")] | Annotated[StopAfter, Tag("[map]")],
+    # The tags keep a fault of one form from being told of the other too.
+    Discriminator(lambda value: "[map]" if isinstance(value, dict | StopAfter) else "[text]"),
+]
 
 
 class After(_Part):
@@ -228,8 +261,10 @@ class JobSpec(_Part):
         default_factory=Retries,
         description="New attempts of a job that ran; a number means max alone.",
     )
-    on_partition: Literal["keep"] | dict[Literal["stop_after"], Seconds] | None = Field(
-        default=None, description="What the node does when the bus is gone: keep or stop_after."
+    on_partition: OnPartition | None = Field(
+        default=None,
+        description="What the node does when the bus is gone: `keep`, or end it after a time. "
+        "Unset: keep without retries, else stop_after: 15m.",
     )
     enforcement: Literal["hard", "mps", "audited"] | None = Field(
         default=None, description="The least enforcement of a share that will do."
@@ -272,6 +307,13 @@ class JobSpec(_Part):
     @classmethod
     def _retries_number(cls, value: Any) -> Any:
         return {"max": value} if type(value) is int else value
+
+    @field_validator("on_partition", mode="before")
+    @classmethod
+    def _on_partition_is_known(cls, value: Any) -> Any:
+        if value in (None, "keep") or isinstance(value, dict | StopAfter):
+            return value
+        raise ValueError("write 'keep', or a map as {stop_after: 15m}")
 
     @field_validator("env")
     @classmethod
@@ -326,15 +368,19 @@ class JobSpec(_Part):
         return self
 
     def normalised(self) -> dict[str, Any]:
-        """The kept form: every key but `id` and `user`, durations as `14400s`; reads back equal."""
+        """The kept form: every key but `id` and `user`, durations as `14400s`; reads back equal.
+
+        `gpus` is None where the job said nothing of them, so that a tenant's default may apply.
+        """
         kept = self.model_dump(mode="json", exclude={"id", "user"})
-        kept["gpus"] = self.gpus.requested()
+        kept["gpus"] = self.gpus.requested() if self.gpus.model_fields_set else None
         kept["max_runtime"] = (
             None if self.max_runtime is None else format_duration(self.max_runtime)
         )
         kept["stop_grace"] = format_duration(self.stop_grace)
-        if isinstance(self.on_partition, dict):
-            kept["on_partition"] = {"stop_after": format_duration(self.on_partition["stop_after"])}
+        kept["retries"]["backoff"] = format_duration(self.retries.backoff)
+        if isinstance(self.on_partition, StopAfter):
+            kept["on_partition"] = {"stop_after": format_duration(self.on_partition.stop_after)}
         return kept
 
 

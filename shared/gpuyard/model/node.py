@@ -122,6 +122,7 @@ NODE_REASONS: Final[dict[str, str]] = {
     "duplicate_name": "another machine beats under this node's name",
     "adopting": "attempts are being taken over after a restart",
     "disk_low": "the Docker root is short of space",
+    "failing": "job after job failed on it; one at a time tries it again",
 }
 """The registry of reason codes, shared by agent, coordinator and diagnosis."""
 

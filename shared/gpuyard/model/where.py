@@ -159,6 +159,14 @@ def gpu_view(
     return {**view, **gpu_labels, "gpu-uuid": uuid}
 
 
+def gpu_value(
+    node_labels: Mapping[str, str], gpu_labels: Mapping[str, str], uuid: str, key: str
+) -> str | None:
+    """What `gpu_view` has under one key, without the others."""
+    own = uuid if key == "gpu-uuid" else gpu_labels.get(key)
+    return node_labels.get(key) if own is None and key not in _GPU_FACTS else own
+
+
 def contradiction(conditions: Iterable[Condition]) -> str | None:
     """Which conditions can never hold together, in one line; None where none was found.
 

@@ -5,6 +5,7 @@ import pytest
 from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import STALE_INVENTORY
 from gpuyard_agent.core.containers import Status
+from gpuyard_agent.core.judge import REBOOTED
 from gpuyard_agent.core.policy import NodePolicy
 from gpuyard_agent.core.steps import (
     ABSENCES,
@@ -64,7 +65,7 @@ def test_what_ran_in_an_earlier_boot_is_lost_and_never_started_again() -> None:
     want = entry(boot_id="boot-0")
     step = next_step(want, attempt(want, launched="boot-0"), here(), 0)
     assert isinstance(step, End)
-    assert step.result.reason == "runtime_lost"
+    assert (step.result.reason, step.result.message) == ("node_lost", REBOOTED)
 
 
 @pytest.mark.parametrize("changes", [{"gpus": frozenset()}, {"generation": 2}])
@@ -241,12 +242,16 @@ def failure(reason: str, *, temporary: bool) -> RuntimeFailure:
     return RuntimeFailure("refused", temporary=temporary, reason=reason)
 
 
-def test_a_launch_without_image_asks_for_it_once() -> None:
+@pytest.mark.parametrize("temporary", [False, True])
+def test_a_launch_without_image_asks_for_it_and_once_more_where_it_was_removed(
+    temporary: bool,
+) -> None:
     made = attempt(entry())
-    fault = failure("image_not_found", temporary=False)
-    assert after_failure(made, "launch", fault, here(), 0) is None
-    assert made.image_missing
-    made.prepared = True
+    fault = failure("image_not_found", temporary=temporary)
+    for _ in range(2):
+        assert after_failure(made, "launch", fault, here(), 0) is None
+        assert next_step(made.entry, made, here(), 0) == Prepare()
+        made.prepared, made.image_missing = True, False
     end = after_failure(made, "launch", fault, here(), 0)
     assert end is not None
     assert end.result.reason == "image_not_found"

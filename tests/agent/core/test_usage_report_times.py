@@ -1,5 +1,6 @@
 """Usage, reports and texts of times."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from gpuyard.model.node import GpuSample
 from gpuyard_agent.core.containers import Status
 from gpuyard_agent.core.report import is_reported, is_unexpected, report
+from gpuyard_agent.core.state import Memory, key_list, measured_record
 from gpuyard_agent.core.times import epoch_s, rfc3339
 from gpuyard_agent.core.usage import UsageMeter, milli_of
-from tests.support.agent_builders import attempt, ended, entry, gpu, intent, running, seen
+from tests.support.agent_builders import attempt, ended, entry, gpu, intent, key, running, seen
 
 
 def sample(uuid: str, *, used: int | None, foreign: int | None, busy: int | None) -> GpuSample:
@@ -108,3 +110,27 @@ def test_times_are_written_in_utc_and_read_back() -> None:
     assert epoch_s(rfc3339(1_767_225_600.25)) == 1_767_225_600.25
     for nothing in (None, "", "soon", "0001-01-01"):
         assert nothing == "0001-01-01" or epoch_s(nothing) is None
+
+
+def test_a_meter_goes_on_from_what_was_measured_before() -> None:
+    before = UsageMeter(1000, started=0)
+    before.sample({"GPU-a": sample("GPU-a", used=500, foreign=0, busy=90)}, [gpu("GPU-a")])
+    memory, rebuilt = Memory(), Memory()
+    memory.apply({"k": "accepted", "key": key_list(key()), "gpus": [gpu("GPU-a")]})
+    memory.apply(measured_record(key(), before.measured))
+    for record in memory.snapshot():
+        rebuilt.apply(record)
+
+    after = UsageMeter(1000, 0, rebuilt.attempts[key()].measured)
+    after.sample({"GPU-a": sample("GPU-a", used=100, foreign=0, busy=10)}, [gpu("GPU-a")])
+
+    total = after.total(1)
+    assert (total["utilization_mean_percent"], total["memory_peak_mib"]) == (50, 500)
+
+
+def test_what_is_known_of_a_running_container_is_told_until_there_is_more_to_say() -> None:
+    want = entry()
+    made = running(want, container=replace(seen(), note="paused by 'docker pause'"))
+    assert report(made, None)["message"] == "paused by 'docker pause'"
+    made.intent = intent("time_limit")
+    assert report(made, None)["message"] is None

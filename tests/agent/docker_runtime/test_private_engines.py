@@ -49,6 +49,54 @@ async def test_an_engine_that_goes_takes_the_blame_for_its_containers(
     assert (await asyncio.wait_for(bench.run(bench.shell("exit 2")), 20)).code == 2
 
 
+async def test_what_ended_while_no_engine_was_there_keeps_its_own_code(
+    private_engine: MakePrivateEngine, make_bench: MakeBench
+) -> None:
+    engine = private_engine("--bridge=none")
+    bench = await make_bench(engine)
+    runs, ends = bench.launch_of("sleep", "600"), bench.shell("sleep 1.5; exit 3")
+    for launch in (runs, ends):
+        await bench.start(launch)
+    waiting = [asyncio.create_task(bench.runtime.wait(one.key)) for one in (runs, ends)]
+    await asyncio.sleep(0)
+
+    await asyncio.to_thread(engine.kill)
+    await asyncio.sleep(3)
+    await asyncio.to_thread(engine.start)
+
+    killed, ended = await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    assert killed.engine_restarted
+    assert (ended.code, ended.engine_restarted) == (3, False)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_an_engine_that_was_restarted_while_no_agent_looked(
+    private_engine: MakePrivateEngine, make_bench: MakeBench, how: str
+) -> None:
+    engine = private_engine("--bridge=none")
+    bench = await make_bench(engine)
+    runs, ended = bench.launch_of("sleep", "600"), bench.shell("exit 4")
+    await bench.start(runs)
+    await bench.run(ended)
+    await bench.runtime.close()
+    await asyncio.sleep(1)  # an engine killed sooner has not written the code down itself
+
+    await asyncio.to_thread(getattr(engine, how))
+    await asyncio.to_thread(engine.start)
+    later = await make_bench(engine, yard=bench.yard)
+
+    exits = {seen.key: seen.exit for seen in await later.runtime.seen()}
+    killed, own = exits[runs.key], exits[ended.key]
+    assert killed is not None and killed.engine_restarted
+    assert own is not None and (own.code, own.engine_restarted) == (4, False)
+    # A kill after the restart is no doing of the engine's.
+    after = later.launch_of("sleep", "600")
+    seen = await later.start(after)
+    with engine.api() as api:
+        api.kill(seen.container_id)
+    assert not (await asyncio.wait_for(later.runtime.wait(after.key), 20)).engine_restarted
+
+
 async def test_a_container_that_outlives_its_engine_is_waited_for_on(
     private_engine: MakePrivateEngine, make_bench: MakeBench
 ) -> None:

@@ -227,7 +227,7 @@ def test_a_gpu_that_a_beat_does_not_measure_is_unknown_again() -> None:
 def test_many_ends_come_in_several_turns() -> None:
     yard = Yard()
     yard.node("a")
-    ids = [f"j{n}" for n in range(120)]
+    ids = [f"j{n}" for n in range(200)]
     for id in ids:
         yard.submit(id)
     yard.plan()
@@ -235,7 +235,8 @@ def test_many_ends_come_in_several_turns() -> None:
         change(report, state="ended", reason="exited", exit_code=0)
 
     yard.beat("a")
-    assert len(yard.cluster.jobs) == 20
+    left = len(yard.cluster.jobs)
+    assert 0 < left < 50, "an end takes two of the keys that one turn may change"
     yard.beat("a")
 
     assert len(yard.cluster.jobs) == 0

@@ -6,9 +6,8 @@ import pytest
 
 from gpuyard.errors import Conflict, RequestError, UnknownThing
 from gpuyard.model.states import NodeState, Scheduling
-from gpuyard_coordinator.core import operations
 from gpuyard_coordinator.core.apply import apply
-from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.effects import MOST_KEYS, Effects
 from gpuyard_coordinator.core.events import NodeBeat, NodeOrder
 from tests.support.agents import gpu_uuid
 from tests.support.yard import Yard
@@ -201,7 +200,7 @@ def test_a_deadline_outlives_the_leader() -> None:
 def test_a_large_drain_takes_several_turns() -> None:
     yard = Yard()
     yard.node("a")
-    count = operations.STOPS_PER_TURN + 20
+    count = MOST_KEYS + 20
     for number in range(count):
         yard.submit(f"j{number}")
     yard.plan()
@@ -211,7 +210,8 @@ def test_a_large_drain_takes_several_turns() -> None:
         yard.tick(1)
         stopped.append(sum(job.state == "stopping" for job in yard.cluster.jobs.values()))
 
-    assert stopped == [operations.STOPS_PER_TURN, count, count]
+    assert MOST_KEYS // 2 < stopped[0] < MOST_KEYS
+    assert stopped[1:] == [count, count]
 
 
 @pytest.mark.parametrize("state", [NodeState.READY, NodeState.UNREADY])
@@ -255,9 +255,14 @@ def test_a_forgotten_nodes_attempts_are_over_and_may_go_on_elsewhere() -> None:
     assert yard.forget("a").error is None
 
     assert yard.done("once")["reason"] == "node_lost"
-    assert "forgotten by an operator" in str(yard.done("once")["message"])
+    assert "forgotten by olga" in str(yard.done("once")["message"])
     assert yard.states("again", "fresh") == ["queued", "queued"]
-    assert yard.plan() == 2
+    why = yard.job("again").attempts[0].next_allowed_because
+    assert why == "operator olga forgot node a; retry 1 of 1 after node_lost"
+    del yard.agents["a"]
+    assert yard.plan() == 1
+    yard.spend(10)
+    assert yard.plan() == 1
     assert [yard.attempt(id).node for id in ("again", "fresh")] == ["b", "b"]
     yard.check_replay()
     yard.restart()
@@ -301,20 +306,45 @@ def test_a_node_that_joins_again_in_the_turn_that_forgot_it_is_kept() -> None:
     assert (effects.nodes, effects.forgotten) == ({"a"}, set())
 
 
-def test_a_node_with_many_attempts_is_forgotten_in_parts() -> None:
+def test_a_node_with_many_attempts_is_forgotten_in_parts_by_one_order() -> None:
     yard = Yard()
     yard.node("a")
-    for number in range(operations.ENDS_PER_TURN + 5):
+    for number in range(MOST_KEYS):
         yard.submit(f"j{number}")
     yard.plan()
     yard.tick(31)
 
-    first = yard.forget("a")
-    assert isinstance(first.error, Conflict) and "5 more attempts" in str(first.error)
-    assert "a" in yard.cluster.nodes
-
     assert yard.forget("a").error is None
+    left = len(yard.cluster.jobs)
+    assert 0 < left < MOST_KEYS
+    assert yard.beat("a") is None, "its beats change nothing any more"
+    yard.restart()
+    assert len(yard.cluster.jobs) == left
+    for _ in range(3):
+        yard.tick(1)
+
     assert yard.cluster.jobs == {} and yard.cluster.nodes == {}
+    assert [audit["after"]["attempts"] for audit in yard.story.audits] == [MOST_KEYS]
+
+
+def test_a_forgotten_node_that_is_back_is_told_to_stop_what_it_still_runs() -> None:
+    yard = Yard()
+    yard.node("a", gpus=1)
+    yard.submit("j", gpus=1, retries=1)
+    yard.plan()
+    yard.start()
+    yard.tick(31)
+    yard.forget("a")
+    yard.plan()
+    agent = yard.agents["a"]
+
+    yard.beat("a")
+
+    assert agent.stops == {("default", "j", 1): "cancelled"}
+    assert yard.core_node("a").attempts == {}
+    agent.reports.clear()
+    yard.beat("a")
+    assert yard.core_node("a").refused == set()
 
 
 def test_an_agent_that_restarted_takes_nothing_before_it_has_proven_itself() -> None:

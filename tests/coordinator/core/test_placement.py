@@ -231,11 +231,11 @@ def test_the_words_count_every_cause_over_the_fleet() -> None:
     )
     assert code(yard, gpus=4) == "insufficient_gpus"
     assert why(yard, cpu_milli=65_500) == (
-        "0/3 nodes fit: 1 node_cordoned, 2 insufficient_cpu (asked 65.5, most free 64); "
+        "0/3 nodes fit: 1 node_cordoned, 2 insufficient_cpu (asked 65.5 CPUs, most free 64 CPUs); "
         "no known node could ever hold it"
     )
     assert why(yard, memory_mib=300_000).startswith(
-        "0/3 nodes fit: 1 node_cordoned, 2 insufficient_memory (asked 300000, most free 262144)"
+        "0/3 nodes fit: 1 node_cordoned, 2 insufficient_memory (asked 300000 MiB, most free 262144 MiB)"
     )
     assert why(yard, gpus=1) == "2/3 nodes fit: its turn is next"
 

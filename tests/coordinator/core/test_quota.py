@@ -200,7 +200,7 @@ def test_four_of_five_jobs_run_and_the_fifth_starts_with_the_release() -> None:
             {"limits": {"gpus": 0.7}},
             {"gpus": "8GiB"},
             2,
-            "gpus of tenant default: 0.668 of 0.7 used, 0.334 asked",
+            "gpus of tenant default: 0.666 of 0.7 used, 0.333 asked",
         ),
         (
             {"limits": {"gpus": 1}},
@@ -270,7 +270,7 @@ def test_a_memory_share_counts_by_the_gpu_it_lands_on() -> None:
         yard.submit(id, gpus="8GiB")
     yard.plan()
 
-    assert [yard.attempt(id).node for id in ("j", "k")] == ["big", "big"], "0.1 each, not 0.334"
+    assert [yard.attempt(id).node for id in ("j", "k")] == ["big", "big"], "0.1 each, not 0.333"
     assert yard.events("l")[-1]["message"] == (
         "quota: gpus of tenant default: 0.2 of 0.25 used, 0.1 asked"
     )
@@ -284,7 +284,7 @@ def test_the_cap_of_each_job_holds_for_all_and_for_shares(most: float, is_placed
         words = "0 of 4 used, 8 asked; more than it may ever have"
     else:
         yard.submit("j", gpus="8GiB")
-        words = "0 of 0.3 used, 0.334 asked; more than it may ever have"
+        words = "0 of 0.3 used, 0.333 asked; more than it may ever have"
     yard.plan()
 
     assert (yard.states("j") == ["assigned"]) == is_placed

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.errors import InvalidJob
+from gpuyard.errors import Conflict, InvalidJob
 from tests.support.yard import Yard
 
 
@@ -64,6 +64,52 @@ def test_defaults_and_caps_are_filled_in_with_words(
     assert yard.events()[0]["message"] == notes
     again = yard.submit("j", **spec)
     assert again.error is None and again.key == ("default", "j"), "it is still the same job"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "held"),
+    [(0, 0), ("0", 0), ("none", 0), ({"count": 0}, 0), (None, 2), ({}, 2), ("", 2)],
+)
+def test_no_gpu_that_is_asked_for_is_none(gpus: object, held: int) -> None:
+    yard = yard_of(per_job=PER_JOB)
+    yard.submit("j", gpus=gpus)
+    yard.plan()
+
+    assert len(yard.held("j")) == held
+    assert yard.submit("j", gpus=gpus).error is None
+    yard.restart()
+    assert len(yard.held("j")) == held
+
+
+def test_a_dry_run_names_what_is_filled_in() -> None:
+    notes = yard_of(per_job=PER_JOB).try_submit(gpus=1, priority=90)["notes"]
+
+    assert notes == [
+        "cpus is 4 by default",
+        "memory_mib is 1024 by default",
+        AN_HOUR,
+        "priority is capped to 60",
+    ]
+
+
+def test_a_dry_run_says_that_an_id_is_taken() -> None:
+    yard = yard_of()
+    yard.submit("live")
+    yard.submit("over")
+    yard.cancel("over")
+    yard.submit("refused", gpus=-1)
+    yard.cancel("early")
+
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("live", {}, "exists already with this spec; it is queued"),
+        ("live", {"gpus": 1}, "exists already with another spec; it is queued"),
+        ("over", {}, "exists already with this spec; it is cancelled"),
+        ("early", {}, "was cancelled before it was submitted"),
+    ]
+    for id, spec, told in cases:
+        with pytest.raises(Conflict, match=told):
+            yard.try_submit(id=id, **spec)
+    assert yard.try_submit(id="refused")["fits"], "a refusal takes no id"
 
 
 def test_a_cap_alone_is_the_default_runtime() -> None:

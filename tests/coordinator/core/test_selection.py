@@ -70,7 +70,7 @@ def test_each_form_of_gpus(gpus: str | None, node: str, indexes: list[int]) -> N
         ("4", "3 insufficient_gpus (asked 4, most free 3)" + NEVER),
         ("device=3", "3 where_mismatch" + NEVER),
         ("GPU-ffffffff", "3 where_mismatch" + NEVER),
-        ("200GiB", "3 insufficient_gpu_memory (asked 204800, most free 143771)" + NEVER),
+        ("200GiB", "3 insufficient_gpu_memory (asked 204800 MiB, most free 143771 MiB)" + NEVER),
     ],
 )
 def test_what_no_node_has_waits_with_counts(gpus: str, words: str) -> None:

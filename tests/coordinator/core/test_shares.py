@@ -18,7 +18,7 @@ def grant(card: Card, mib: int | None = None, percent: float | None = None) -> G
     ("card", "mib", "percent", "milli", "memory", "core"),
     [
         (RTX_3090, 12288, None, 500, 12288, None),
-        (RTX_4090, 8192, None, 334, 8192, None),
+        (RTX_4090, 8192, None, 333, 8192, None),
         (A100_40, 8192, None, 200, 8192, None),
         (A100_80, 8192, None, 100, 8192, None),
         (RTX_3090, None, 50.0, 500, 12288, 50),
@@ -27,8 +27,9 @@ def grant(card: Card, mib: int | None = None, percent: float | None = None) -> G
         (A100_80, None, 0.2, 2, 163, 1),
         (A100_80, None, 100.0, 1000, 81920, 100),
         (RTX_3090, 8192, 50.0, 500, 8192, 50),
-        (RTX_3090, 20480, 50.0, 834, 20480, 50),
+        (RTX_3090, 20480, 50.0, 833, 20480, 50),
         (RTX_4090, 24564, None, 1000, 24564, None),
+        (RTX_4090, 1, None, 1, 1, None),
     ],
 )
 def test_a_share_counts_by_the_larger_of_its_fractions(
@@ -72,12 +73,46 @@ def test_shares_fill_one_gpu_before_the_next_and_never_beyond() -> None:
     placed = [f"j{n}" for n in range(8) if yard.states(f"j{n}") == ["assigned"]]
     assert [yard.held(id) for id in placed] == [[0], [0], [1]]
     assert yard.events("j7")[-1]["message"] == (
-        "0/1 nodes fit: 1 insufficient_gpu_memory (asked 16384, most free 8192)"
+        "0/1 nodes fit: 1 insufficient_gpu_memory (asked 16384 MiB, most free 8192 MiB)"
     )
     gpus = yard.core_node("a").gpus.values()
-    assert [gpu.free_milli for gpu in gpus] == [200, 333]
+    assert [gpu.free_milli for gpu in gpus] == [200, 334]
     yard.end("j0", exit_code=0)
     assert yard.plan() == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more"), [([8192] * 3, 1), ([10240, 14336], 1), ([12300], 12277), ([100] * 245, 77)]
+)
+def test_shares_fill_the_memory_to_the_last_mib_and_no_further(sizes: list[int], more: int) -> None:
+    yard = Yard()
+    yard.node("a", cards=[RTX_3090])
+    for number, mib in enumerate(sizes):
+        yard.submit(f"j{number}", gpus={"memory_mib": mib})
+    yard.submit("more", gpus={"memory_mib": more})
+
+    assert yard.plan() == len(sizes)
+    assert yard.states("more") == ["queued"]
+    yard.end("j0", exit_code=0)
+    assert yard.plan() == 1, "it starts in the room of one that ended"
+    yard.restart()
+
+
+def test_what_is_left_of_a_shared_gpu_is_told_to_the_mib() -> None:
+    yard = Yard()
+    yard.node("a", cards=[RTX_3090])
+    yard.submit("one", gpus={"memory_mib": 8193})
+    yard.submit("two", gpus={"memory_mib": 1024, "core_percent": 50})
+    yard.submit("three", gpus={"memory_mib": 20_000})
+    yard.plan()
+
+    have = yard.why("three")["nodes"][0]["reasons"][0]["have"]
+    assert isinstance(have, int)
+    yard.submit("four", gpus={"memory_mib": have})
+    assert yard.plan() == 1
+    yard.end("four", exit_code=0)
+    yard.submit("five", gpus={"memory_mib": have + 1})
+    assert yard.plan() == 0
 
 
 def test_a_share_opens_no_gpu_while_one_that_is_shared_takes_it() -> None:

@@ -37,15 +37,21 @@ ENDS = (
     EndReason.IMAGE_NOT_FOUND,
     EndReason.TIME_LIMIT,
 )
+FENCE_S = 60
+STEP_S = 25.0
+"""Shorter than the fence: whoever beats at each step keeps what runs there."""
 specs = st.fixed_dictionaries(
     {
         "gpus": st.sampled_from(
             [0, 1, 1, 1, 2, "all", "device=0", "device=1,0", "8GiB", "30%", "8GiB,60%", "100%"]
         ),
         "priority": st.sampled_from([10, 50, 50, 90]),
-        "retries": st.sampled_from([0, 5, 5, {"max": 1, "when": ["user", "platform"]}]),
+        "retries": st.sampled_from(
+            [0, 5, {"max": 5, "backoff": 0}, {"max": 1, "when": ["user", "platform"]}]
+        ),
     },
     optional={
+        "on_partition": st.sampled_from(["keep", {"stop_after": FENCE_S}, {"stop_after": FENCE_S}]),
         "cpus": st.sampled_from([1, 3, 100]),
         "memory_mib": st.sampled_from([1024, 4096]),
         "node": names,
@@ -95,6 +101,10 @@ class YardMachine(RuleBasedStateMachine):
         self.stale: set[AttemptRef] = set()
         """Attempts that their host had accepted and not started when it restarted."""
         self.cancelled: set[JobKey] = set()
+        self.fences: dict[AttemptRef, float] = {}
+        """When keepers end what runs, unless its node's lease is renewed before."""
+        self.renewed: dict[str, float] = {}
+        """When each host's lease was renewed last."""
         self.machines = 0
 
     @initialize(
@@ -146,8 +156,41 @@ class YardMachine(RuleBasedStateMachine):
                 self._step(agent, key, pick=1)
 
     def _beat(self, name: str) -> None:
-        self.yard.beat(name)
+        self._hear(name)
         self._plan()
+
+    def _hear(self, name: str) -> None:
+        """A beat; its answer renews the lease of its node, and so the fences of what runs there."""
+        self._keep_fences()
+        agent = self.yard.agents[name]
+        outcome = self.yard.beat(name)
+        if outcome is not None and outcome.status == "ok" and not agent.is_deaf:
+            self.renewed[self._host(agent)] = self.yard.mono
+            self._arm(agent)
+
+    def _arm(self, agent: Agent) -> None:
+        """Hands the keeper of a host the fences of what runs there, counted from its lease."""
+        for key, fence_s in agent.fences.items():
+            if self.running.get(key) == self._host(agent) and agent.self_stop:
+                self.fences[key] = self._lease_of(agent) + fence_s
+
+    def _lease_of(self, agent: Agent) -> float:
+        return self.renewed.get(self._host(agent), -float("inf"))
+
+    def _host(self, agent: Agent) -> str:
+        return f"{agent.machine_id}/{agent.boot_id}"
+
+    def _keep_fences(self) -> None:
+        """Keepers end what is due on any host, heard of or not."""
+        for key, due in list(self.fences.items()):
+            if self.yard.mono < due:
+                continue
+            del self.fences[key]
+            host = self.running.pop(key, None)
+            for agent in self.yard.agents.values():
+                report = agent.reports.get(key)
+                if self._host(agent) == host and report is not None:
+                    change(report, state="ended", reason="node_lost", ended_at=self.yard.now.at)
 
     @rule(id=ids)
     def cancel(self, id: str) -> None:
@@ -178,13 +221,31 @@ class YardMachine(RuleBasedStateMachine):
         self.yard.beat(name, self.in_flight.pop(name))
         self._plan()
 
-    @rule(seconds=st.sampled_from([1.0, 7.0, 31.0]), silent=st.sets(names))
+    @rule(seconds=st.sampled_from([1.0, 7.0, 35.0, 65.0, 130.0, 310.0]), silent=st.sets(names))
     def time_passes(self, seconds: float, silent: set[str]) -> None:
-        self.yard.mono += seconds
-        for name in NODES:
-            if name not in silent:
-                self._beat(name)
+        left = seconds
+        while left > 0:
+            self.yard.mono += min(left, STEP_S)
+            left -= STEP_S
+            for name in NODES:
+                if name not in silent:
+                    self._hear(name)
+            self._keep_fences()
         self.yard.tick()
+        self._plan()
+
+    @rule(name=names, answers=st.sampled_from([True, True, False]))
+    def keeper(self, name: str, answers: bool) -> None:
+        """A keeper dies or is started again; while it is away its host ends nothing by itself, and
+        the agent says so before anything else goes wrong."""
+        agent = self.yard.agents[name]
+        agent.self_stop = answers
+        self._arm(agent)
+        self._keep_fences()
+        self._beat(name)
+        if not answers and self.yard.beat_outcome and self.yard.beat_outcome.status == "ok":
+            own = {key for key, host in self.running.items() if host == self._host(agent)}
+            self.fences = {key: due for key, due in self.fences.items() if key not in own}
 
     @rule(name=names, deaf=rarely)
     def hear(self, name: str, deaf: bool) -> None:
@@ -224,8 +285,11 @@ class YardMachine(RuleBasedStateMachine):
             why = agent.stops[key]
             change(report, state="ended", reason=why, exit_code=143, ended_at=at)
         elif report["state"] == "accepted" and pick % 3:
+            if self._lease_of(agent) + agent.fences.get(key, float("inf")) <= self.yard.mono:
+                return  # its fence is over before it begins
             change(report, state="running", started_at=at, container_id="c")
-            self.running[key] = f"{agent.machine_id}/{agent.boot_id}"
+            self.running[key] = self._host(agent)
+            self._arm(agent)
         else:
             reason = ENDS[pick % len(ENDS)]
             code = pick % 2 if reason is EndReason.EXITED else None
@@ -256,7 +320,7 @@ class YardMachine(RuleBasedStateMachine):
     def machine_is_replaced(self, name: str, is_lost: bool) -> None:
         """Another machine takes the name; what runs on the old one goes on, unheard."""
         if is_lost:
-            self.time_passes(31.0, {name})
+            self.time_passes(35.0, {name})
         old = self.yard.agents[name]
         self.machines += 1
         new = Agent(name, old.facts, machine_id=f"{old.machine_id}-{self.machines}")
@@ -324,7 +388,7 @@ class YardMachine(RuleBasedStateMachine):
         self.host_restarts(name, remembers=False)
         own = f"machine-{name}"
         self.running = {key: at for key, at in self.running.items() if not at.startswith(own)}
-        self.time_passes(31.0, {name})
+        self.time_passes(35.0, {name})
         assert self.yard.forget(name).error is None
         assert not any(
             job.last and job.last.node == name and job.state != "queued"

@@ -115,7 +115,7 @@ def test_what_is_shown_of_tenants() -> None:
 
     assert sorted(shown) == ["default", "team-a", "team-b"]
     assert shown["team-a"]["used"] == {
-        "gpus": 0.334,
+        "gpus": 0.333,
         "gpu_memory_gib": 8,
         "running_jobs": 1,
         "queued_jobs": 0,

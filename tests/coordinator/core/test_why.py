@@ -13,12 +13,12 @@ import pytest
 
 from gpuyard.cli.why import text
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import changes, explain
+from gpuyard_coordinator.core import changes, ends, explain
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.following import follow
 from tests.coordinator.core.why_scenes import LATER, SCENES, foreign, waiting
 from tests.support import soundness
-from tests.support.agents import RTX_4090
+from tests.support.agents import H200, RTX_4090
 from tests.support.yard import Yard
 
 GOLDEN = Path(__file__).parent / "why_golden"
@@ -170,7 +170,7 @@ def test_a_smaller_share_by_memory_and_by_compute() -> None:
     assert offered(yard)[0] == "ask for 30% of a GPU or fewer"
     yard.submit("k", gpus="10GiB")
     yard.plan()
-    assert offered(yard, "k")[0] == "ask for 7369 MiB of a GPU or fewer"
+    assert offered(yard, "k")[0] == "ask for 7370 MiB of a GPU or fewer"
     yard.submit("l", gpus="1GiB,50%")
     yard.plan()
     assert offered(yard, "l")[0] == "ask for 30% of a GPU or fewer"
@@ -189,6 +189,58 @@ def test_a_line_and_a_name_that_alone_keep_a_job_off() -> None:
     assert offered(yard, "j") == ["drop the line zone=b", "do not ask for node a"]
     assert offered(yard, "k") == ["do not ask for node ghost"]
     assert offered(yard, "l") == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked", "have"),
+    [
+        ({"where": ["gpu-name=*4090", "zone=b"]}, "zone=b", "a"),
+        ({"where": ["rack"]}, "rack", None),
+        ({"where": ["!zone"]}, "!zone", "a"),
+        ({"where": ["gpu-name=*H100*"]}, "gpu-name=*H100*", "NVIDIA-GeForce-RTX-4090, NVIDIA-H200"),
+        ({"where": ["gpu-memory>=100", "gpu-name=*4090"]}, "gpu-memory>=100, gpu-name=*4090", None),
+        ({"gpus": "device=0", "where": ["gpu-memory>=100"]}, "gpu-memory>=100", "24GB"),
+        ({"gpus": "all", "where": ["gpu-name=*4090"]}, "gpu-name=*4090", "NVIDIA-H200"),
+        ({"gpus": "device=0,7"}, "device=0,7", None),
+        ({"node": "ghost"}, "node=ghost", "a"),
+        ({"gpus": 0, "where": ["gpu-name=*H100*", "zone"]}, "gpu-name=*H100*", None),
+    ],
+)
+def test_the_line_that_fails_is_named(spec: dict[str, Any], asked: str, have: str | None) -> None:
+    yard = Yard()
+    yard.node("a", cards=[RTX_4090, H200], labels={"zone": "a"})
+    found = waiting(yard, **{"gpus": 1} | spec).why()
+
+    (reason,) = found["nodes"][0]["reasons"]
+    assert reason["code"] == "where_mismatch" and reason["asked"] == asked
+    assert have is None or reason["have"] == have
+    assert reason["unit"] is None
+
+
+def test_nodes_that_need_more_ends_than_the_best_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yard = Yard()
+    for number in range(20):
+        yard.node(f"n{number:02}", gpus=4)
+    for number in range(20):
+        yard.submit(f"pair{number:02}", gpus=2, node=f"n{number:02}")
+        for half in range(2):
+            yard.submit(f"one{number:02}-{half}", gpus=1, node=f"n{number:02}")
+    yard.plan()
+    waiting(yard, gpus=4)
+    looks: list[int] = []
+    enough = ends._enough
+
+    def count(*arguments: Any) -> Any:
+        looks.append(1)
+        return enough(*arguments)
+
+    monkeypatch.setattr(ends, "_enough", count)
+
+    (change,) = (c for c in yard.why()["changes"] if c["kind"] == "wait_for")
+    assert len(change["jobs"]) == 3 and len(looks) == 1
+    follow(yard, change)
 
 
 def test_a_cordon_is_offered_to_be_lifted_only_where_that_is_enough() -> None:

@@ -275,6 +275,60 @@ async def test_version_needs_no_yard() -> None:
     assert (done.code, done.out.startswith(b"gpuyard ")) == (0, True)
 
 
+async def shell(url: str, line: str) -> tuple[int, bytes, bytes]:
+    """(code, stdout, stderr) of a line for bash in which `gpuyard` is ours."""
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", line.replace("gpuyard", shlex.join(COMMAND))),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(url),
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode or 0, out, err
+
+
+async def test_a_closed_stdout_is_told_and_nothing_is_started(nats_server: NatsServer) -> None:
+    async with FakeYard(nats_server.url) as yard:
+        code, _, err = await shell(nats_server.url, "gpuyard run busybox >&-")
+        assert (code, yard.submissions) == (125, [])
+        assert err == b"gpuyard: standard output is closed; write >/dev/null to drop it\n"
+        assert (await shell(nats_server.url, "gpuyard status >&-"))[0] == 2
+
+
+async def test_a_closed_stderr_loses_only_what_goes_there(nats_server: NatsServer) -> None:
+    async with FakeYard(nats_server.url, exits(7)):
+        code, out, err = await shell(nats_server.url, "gpuyard run busybox 2>&-")
+        assert (code, out, err) == (7, b"out\n", b"")
+        code, out, err = await shell(nats_server.url, "gpuyard run --bogus busybox <&- 2>&-")
+        assert (code, out, err) == (125, b"", b"")
+
+
+async def test_off_a_terminal_run_says_once_what_it_waits_for(nats_server: NatsServer) -> None:
+    async def live(yard: FakeYard, job: FakeJob) -> None:
+        await yard.accept(job)
+        for message in ("0/1 nodes fit", "0/1 nodes fit", "1 job goes first"):
+            await yard.event(job, "queued", message=message)
+        await yard.assign(job)
+        for done in (1, 2):
+            await yard.event(job, "pulling", data={"done_bytes": done, "total_bytes": 2})
+        await yard.chunk(job, b"", end=True)
+        await yard.end(job)
+
+    async with FakeYard(nats_server.url, live):
+        loud = await gpuyard(nats_server.url, "run", "--id", "one", "busybox")
+        assert (loud.code, loud.err.splitlines()) == (
+            0,
+            [
+                "gpuyard: job one waits: 0/1 nodes fit",
+                "gpuyard: job one waits: 1 job goes first",
+                "gpuyard: job one is pulling busybox on n1",
+            ],
+        )
+        quiet = await gpuyard(nats_server.url, "run", "-q", "--id", "two", "busybox")
+        assert (quiet.code, quiet.err) == (0, "")
+
+
 async def test_a_closed_pipe_ends_quietly(nats_server: NatsServer) -> None:
     async with FakeYard(nats_server.url) as yard:
         for number in range(10_000):

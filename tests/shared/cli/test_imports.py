@@ -11,13 +11,16 @@ from gpuyard.cli.app import COMMANDS
 HEAVY = {"nats", "pydantic", "rich", "structlog", "ruamel", "docker", "msgpack", "asyncio"}
 
 
-def modules_after(code: str) -> set[str]:
-    """Top names of the modules that a fresh interpreter has loaded after `code`."""
+def modules_after(code: str, *, line: int = -1) -> set[str]:
+    """Top names of the modules that a fresh interpreter has loaded after `code`.
+
+    Another `line` has the words that `code` itself has printed there.
+    """
     program = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    return set(told.splitlines()[-1].split())
+    return set(told.splitlines()[line].split())
 
 
 def invoke(*arguments: str) -> str:
@@ -42,7 +45,14 @@ def test_run_loads_no_validation_and_no_yaml() -> None:
     code = invoke("run", "--url", "nats://127.0.0.1:1", "busybox", "true")
     loaded = modules_after(code + "\nimport gpuyard.cli.run_session")
     assert "nats" in loaded
-    assert not loaded & {"pydantic", "ruamel", "rich", "structlog", "docker"}
+    assert not loaded & {"pydantic", "ruamel", "rich", "structlog", "docker", "tomllib"}
+
+
+def test_run_loads_the_rules_of_where_for_a_condition_only() -> None:
+    for flags, is_loaded in (([], "False"), (["--where", "zone=a"], "True")):
+        code = invoke("run", "--url", "nats://127.0.0.1:1", *flags, "busybox", "true")
+        told = modules_after(f"{code}\nprint('gpuyard.model.where' in sys.modules)", line=-2)
+        assert told == {is_loaded}
 
 
 def test_the_package_alone_loads_nothing() -> None:

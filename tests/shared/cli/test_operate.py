@@ -97,20 +97,29 @@ async def test_ctrl_c_leaves_the_drain_on_and_says_so(nats_server: NatsServer) -
 
 async def test_forget_asks_and_warns(nats_server: NatsServer) -> None:
     async with FakeYard(nats_server.url) as yard:
-        yard.nodes = fleet(state="lost")
+        yard.nodes = fleet(state="lost", jobs=("j1", "j2"))
         unasked = await gpuyard(nats_server.url, "forget", "n1")
-        assert (unasked.code, yard.calls) == (2, [])
+        assert (unasked.code, unasked.out) == (2, b"")
+        assert "node n1 would be forgotten; -y says yes" in unasked.err
         async with OnTerminal(nats_server.url, "forget", "n1") as forget:
-            await forget.see("Forget node n1?")
+            await forget.see("Forget node n1? It may still run 2 jobs (j1, j2)")
             forget.press(b"n\n")
             assert await forget.end() == 1
-        assert yard.calls == []
+        assert "forget" not in [operation for operation, _ in yard.calls]
         done = await gpuyard(nats_server.url, "forget", "-y", "n1")
         assert (done.code, done.out) == (0, b"node n1 forgotten\n")
         assert done.err == "gpuyard: warning: 2 jobs may still run there\n"
         yard.nodes = fleet()
         refused = await gpuyard(nats_server.url, "forget", "-y", "n1")
         assert (refused.code, "stop its agent first" in refused.err) == (1, True)
+
+
+async def test_an_unknown_node_is_told_before_anything_is_asked(nats_server: NatsServer) -> None:
+    async with FakeYard(nats_server.url) as yard:
+        yard.nodes = fleet()
+        async with OnTerminal(nats_server.url, "forget", "nope") as forget:
+            assert await forget.end() == 1
+        assert "no node nope" in forget.shown and "Forget node" not in forget.shown
 
 
 async def test_status_is_one_screen_and_a_code(nats_server: NatsServer) -> None:

@@ -38,10 +38,13 @@ def node(**more: Any) -> dict[str, Any]:
         "health": {"state": "healthy", "reason": None, "since": None},
         "mig": None,
         "free_milli": 0,
+        "allocatable_milli": 0,
         "grants": [{"tenant": "t", "job": "7k3mzzzzzzzzzzzz", "attempt": 1, "milli": 1000}],
         "foreign": [{"pid": 4242, "user": "bob", "container": "jupyter", "memory_mib": 18432}],
         "missing": [],
     }
+    free = gpu | {"index": 1, "grants": [], "foreign": []}
+    free |= {"free_milli": 1000, "allocatable_milli": 1000}
     return {
         "v": 1,
         "name": "a100-0",
@@ -65,7 +68,7 @@ def node(**more: Any) -> dict[str, Any]:
         "last_beat_at": "2026-01-01T00:00:00Z",
         "jobs": ["7k3mzzzzzzzzzzzz"],
         "missing": [],
-        "gpus": [gpu, gpu | {"index": 1, "free_milli": 1000, "grants": [], "foreign": []}],
+        "gpus": [gpu, free],
         "links": [],
     } | more
 
@@ -164,6 +167,37 @@ def test_what_was_asked_of_gpus(asked: dict[str, Any], text: str) -> None:
 def test_a_job_on_a_lost_node_says_so() -> None:
     assert state_text(job(state="running", node_state="lost")) == "running (node lost)"
     assert state_text(job(state="running", node_state="ready")) == "running"
+    heard = (datetime.now(UTC) - timedelta(minutes=11)).isoformat().replace("+00:00", "Z")
+    waiting = {"code": "node_lost_waiting", "message": "node n1 is silent", "since": heard}
+    lost = job(state="running", node_state="lost", verdict=waiting)
+    assert state_text(lost) == "running (node lost 11m)"
+    assert why_text(lost) == "node n1 is silent"
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_fenced", "text"),
+    [
+        ({"stop_after": "900s"}, True, "ends after 15m"),
+        ({"stop_after": "900s"}, False, "ends after 15m (its node does not hold the fence)"),
+    ],
+)
+def test_a_job_tells_what_becomes_of_it_while_it_is_cut_off(
+    rule: dict[str, str], is_fenced: bool, text: str
+) -> None:
+    attempt = {
+        "attempt": 1,
+        "node": "n1",
+        "started_at": None,
+        "ended_at": None,
+        "next_allowed_because": None,
+        "usage": None,
+        "fenced": is_fenced,
+    }
+    view = job(state="running", node="n1", spec={"on_partition": rule}, attempts=[attempt])
+    told = [line.removeprefix("Cut off").strip() for line in detail(view) if line[:7] == "Cut off"]
+    assert told == [text]
+    kept = job(state="running", node="n1", spec={"on_partition": "keep"}, attempts=[attempt])
+    assert not any(line.startswith("Cut off") for line in detail(kept))
 
 
 @pytest.mark.parametrize(

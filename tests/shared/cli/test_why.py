@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.cli.why import limit_text, not_waiting, text
+from gpuyard.cli.why import limit_text, not_waiting, reason_text, text
 from tests.shared.cli.command import OnTerminal, gpuyard
 from tests.shared.client.fake_operations import WHY
 from tests.shared.client.fake_yard import FakeJob, FakeYard
@@ -129,6 +129,21 @@ def test_several_reasons_of_a_node_come_most_frequent_first() -> None:
     assert "  n9      insufficient_gpus (asked 4), foreign_memory" in of(WHY | {"nodes": nodes})
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (("insufficient_gpus", 4, 2, "GPUs"), "insufficient_gpus (asked 4, has 2)"),
+        (("insufficient_cpu", 6, 2.5, "CPUs"), "insufficient_cpu (asked 6 CPUs, has 2.5 CPUs)"),
+        (("insufficient_memory", 8192, None, "MiB"), "insufficient_memory (asked 8192 MiB)"),
+        (("where_mismatch", "zone=b", "a", None), "where_mismatch (asked zone=b, has a)"),
+        (("where_mismatch", "zone=b", None, None), "where_mismatch (asked zone=b)"),
+    ],
+)
+def test_a_reason_has_its_unit_or_its_line(reason: tuple[object, ...], told: str) -> None:
+    keys = ("code", "asked", "have", "unit")
+    assert reason_text(dict(zip(keys, reason, strict=True))) == told
+
+
 def test_a_job_that_starts_is_told_without_a_time() -> None:
     job = FakeJob({"id": "abc", "image": "i"}, "t", "u")
     job.state = "assigned"
@@ -144,7 +159,13 @@ async def test_dry_run_in_text_and_json(nats_server: NatsServer) -> None:
         assert operation == "submit"
         assert body == {"v": 1, "image": "busybox", "gpus": 1, "dry_run": True}
         assert yard.submissions == []
-        yard.dry_run |= {"fits": False, "node": None, "gpus": []}
+        yard.dry_run |= {"notes": ["gpus is 1 by default", "priority is capped to 60"]}
+        noted = await gpuyard(nats_server.url, "submit", "--dry-run", "busybox")
+        assert noted.out.decode().splitlines()[1:] == [
+            "  gpus is 1 by default",
+            "  priority is capped to 60",
+        ]
+        yard.dry_run |= {"fits": False, "node": None, "gpus": [], "notes": []}
         waits = await gpuyard(nats_server.url, "run", "--dry-run", "busybox")
         assert (waits.code, waits.out.decode()) == (0, f"job would wait (dry run)\n{GOLDEN}")
         as_json = await gpuyard(nats_server.url, "submit", "--dry-run", "--json", "busybox")

@@ -28,17 +28,17 @@ WHY: Body = {
         {
             "name": "a100-0",
             "fits": False,
-            "reasons": [{"code": "node_cordoned", "asked": None, "have": None}],
+            "reasons": [{"code": "node_cordoned", "asked": None, "have": None, "unit": None}],
         },
         {
             "name": "a100-1",
             "fits": False,
-            "reasons": [{"code": "insufficient_gpus", "asked": 4, "have": 2}],
+            "reasons": [{"code": "insufficient_gpus", "asked": 4, "have": 2, "unit": "GPUs"}],
         },
         {
             "name": "rtx-0",
             "fits": False,
-            "reasons": [{"code": "insufficient_gpus", "asked": 4, "have": 0}],
+            "reasons": [{"code": "insufficient_gpus", "asked": 4, "have": 0, "unit": "GPUs"}],
         },
     ],
     "changes": [
@@ -86,6 +86,7 @@ class FakeOperations:
             "node": "a100-0",
             "gpus": ["GPU-6a195a81"],
             "verdict": None,
+            "notes": [],
             "why": WHY | {"job": None, "state": None},
         }
         self.status: Body = STATUS

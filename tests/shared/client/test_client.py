@@ -256,6 +256,25 @@ async def test_jobs_come_page_by_page(
         assert [job async for job in client.jobs(state=["running"])] == []
 
 
+async def test_the_next_page_is_asked_for_meanwhile(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "PAGE", 3)
+    async with FakeYard(nats_server.url) as yard, client_of(nats_server.url) as client:
+        for number in range(8):
+            yard.jobs[f"job-{number}"] = FakeJob({"id": f"job-{number}"}, "default", "alice")
+        before = asyncio.all_tasks()
+        pages = client.api.pages("jobs", {"all": False, "state": []})
+        assert [view["id"] for view in await anext(pages)] == ["job-0", "job-1", "job-2"]
+        async with asyncio.timeout(10):
+            while len(yard.calls) < 2:
+                await asyncio.sleep(0.01)
+        assert [body["cursor"] for _, body in yard.calls] == [None, "3"]
+        await pages.aclose()
+        left = {task for task in asyncio.all_tasks() - before if "_page" in repr(task)}
+        assert left == set()
+
+
 async def test_requests_use_the_private_inbox(nats_server: NatsServer) -> None:
     async with FakeYard(nats_server.url), client_of(nats_server.url, "team-a") as client:
         assert client.bus.inbox_prefix == "_INBOX.t.team-a.alice"

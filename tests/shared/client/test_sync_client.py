@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,23 +12,28 @@ import gpuyard
 from gpuyard import Client
 from gpuyard.client.config import load_config
 from gpuyard.errors import Unavailable, UnknownThing
-from tests.shared.client.fake_yard import FakeYard, exits
+from tests.shared.client.fake_yard import FakeJob, FakeYard, exits
 from tests.support.nats_server import NatsServer
 
 
 @pytest.fixture
-def url(nats_server: NatsServer) -> Iterator[str]:
+def yard(nats_server: NatsServer) -> Iterator[FakeYard]:
     """A fake yard on a thread of its own, since these tests have no event loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yard = FakeYard(nats_server.url, exits(3))
     asyncio.run_coroutine_threadsafe(yard.__aenter__(), loop).result(10)
-    yield nats_server.url
+    yield yard
     asyncio.run_coroutine_threadsafe(yard.__aexit__(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+@pytest.fixture
+def url(nats_server: NatsServer, yard: FakeYard) -> str:
+    return nats_server.url
 
 
 def make(url: str) -> Client:
@@ -52,6 +58,26 @@ def test_a_job_runs_and_is_looked_at(url: str) -> None:
         assert [found.id for found in client.jobs(all=True)] == [job.id]
         assert client.nodes() == []
         assert client.version()["yard"] == "abc123"
+
+
+def test_a_long_list_takes_few_ways_to_the_clients_thread(
+    url: str, yard: FakeYard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"job-{number:04d}" for number in range(2500)]
+    for id in ids:
+        yard.jobs[id] = FakeJob({"id": id}, "default", "alice")
+    ways: list[object] = []
+    go = asyncio.run_coroutine_threadsafe
+
+    def counted(*way: Any) -> Any:
+        ways.append(way)
+        return go(*way)
+
+    with make(url) as client:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", counted)
+        assert [job.id for job in client.jobs()] == ids
+        assert len(ways) <= 5
+        monkeypatch.undo()
 
 
 def test_it_connects_at_the_first_call(url: str) -> None:

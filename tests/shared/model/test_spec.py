@@ -82,7 +82,9 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"array": "0-9"}, "array", "not supported yet"),
     ({"after": [{"job": "x"}]}, "after", "not supported yet"),
     ({"hold": True}, "hold", "not supported yet"),
-    ({"on_partition": {"stop_after": "2m"}}, "on_partition", "not supported yet"),
+    ({"on_partition": {"stop_after": "0.9s"}}, "on_partition.stop_after", "greater than or equal"),
+    ({"on_partition": {}}, "on_partition.stop_after", "is required"),
+    ({"retries": {"max": 1, "backoff": "25h"}}, "retries.backoff", "less than or equal"),
     ({"on_partition": "drop"}, "on_partition", "'keep'"),
 ]
 
@@ -126,7 +128,12 @@ def test_the_envelope_is_passed_over() -> None:
             {"max_runtime": "1.5s", "stop_grace": "0.001s"},
         ),
         ({"memory_mib": "8g"}, {"memory_mib": 8192}),
-        ({"retries": 2}, {"retries": {"max": 2, "when": ["platform", "hardware"]}}),
+        (
+            {"retries": 2},
+            {"retries": {"max": 2, "when": ["platform", "hardware"], "backoff": "10s"}},
+        ),
+        ({"on_partition": "keep"}, {"on_partition": "keep"}),
+        ({"on_partition": {"stop_after": "2m"}}, {"on_partition": {"stop_after": "120s"}}),
         ({"mounts": [{"source": "/a", "target": "//x//y/"}]}, {}),
     ],
 )

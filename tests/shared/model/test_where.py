@@ -551,3 +551,13 @@ def test_a_contradiction_is_never_claimed_of_what_holds(
     labels = {} if label is None else {"k": label}
     if all(holds(condition, labels) for condition in conditions):
         assert contradiction(conditions) is None
+
+
+@pytest.mark.parametrize("key", ["gpu-uuid", "gpu-name", "gpu-memory", "node", "zone", "ghost"])
+@pytest.mark.parametrize("of_gpu", [{}, {"gpu-name": "own", "zone": "of-the-gpu"}])
+def test_one_value_of_a_gpu_is_that_of_its_view(key: str, of_gpu: dict[str, str]) -> None:
+    labels = where.node_view(NODE | {"zone": "a"}, "n1")
+
+    assert where.gpu_value(labels, of_gpu, "GPU-1", key) == where.gpu_view(
+        labels, of_gpu, "GPU-1"
+    ).get(key)

@@ -1,0 +1,16 @@
+"""Arithmetic on the times of records: RFC 3339 UTC with milliseconds, as `Now.at` is written."""
+
+from datetime import UTC, datetime, timedelta
+
+
+def later(at: str, seconds: float) -> str:
+    """The moment that is `seconds` after `at`."""
+    moment = datetime.fromisoformat(at).astimezone(UTC) + timedelta(seconds=seconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def seconds_until(at: str, moment: str, *, most: float) -> float:
+    """Seconds from `at` to `moment`, within 0 and `most`: a clock that was set in between makes
+    nobody wait longer than he would have."""
+    left = datetime.fromisoformat(moment) - datetime.fromisoformat(at)
+    return min(max(left.total_seconds(), 0.0), most)

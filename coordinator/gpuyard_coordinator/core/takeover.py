@@ -1,0 +1,27 @@
+"""What a new leader has to work out anew: whatever counts on its own clock, and its own counts."""
+
+from gpuyard_coordinator.core import fencing, operations, setaside, waiting
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.deadlines import Deadlines
+from gpuyard_coordinator.core.state import Now
+
+
+def begin(cluster: Cluster, now: Now) -> None:
+    """Files all that is due later of a state as it was stored; called once, before any event.
+
+    Fences count from `now`. What waits for a time goes on with what is left of it. How images and
+    nodes did of late is not stored: that is learned anew.
+    """
+    cluster.began_at = now.at
+    cluster.fences, cluster.delays = Deadlines(), Deadlines()
+    cluster.images.clear()
+    for names in (cluster.images_held, cluster.aside, cluster.draining, cluster.forgetting):
+        names.clear()
+    for node in cluster.nodes.values():
+        setaside.resume(cluster, node, now)
+        operations.resume(cluster, node)
+        for job, attempt in node.attempts.values():
+            fencing.resume(cluster, node, job, attempt, now)
+    for job in cluster.jobs.values():
+        if job.not_before is not None:
+            waiting.resume(cluster, job, now)

@@ -1,0 +1,95 @@
+"""Jobs that wait for a time and not for room: retries in their backoff, and images on hold.
+
+They count as queued and no planner sees them. What is due is found without a walk over them.
+"""
+
+from gpuyard.model.verdicts import Verdict, VerdictCode
+from gpuyard_coordinator.core import images, retries
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.moments import later, seconds_until
+from gpuyard_coordinator.core.retries import LONGEST_WAIT_S
+from gpuyard_coordinator.core.state import Job, Now, without_nodes
+
+
+def enqueue(cluster: Cluster, job: Job, now: Now, *, delay_s: float = 0.0) -> None:
+    """Puts a queued job in line, after its delay and once its image may be tried."""
+    job.not_before = later(now.at, delay_s) if delay_s > 0 else None
+    if delay_s > 0:
+        _delay(cluster, job, now.mono + delay_s)
+    else:
+        _line_up(cluster, job)
+
+
+def resume(cluster: Cluster, job: Job, now: Now) -> None:
+    """A queued job as a new leader finds it: what is left of its delay is waited for."""
+    left_s = 0.0
+    if job.not_before is not None:
+        left_s = seconds_until(now.at, job.not_before, most=LONGEST_WAIT_S)
+    if left_s > 0:
+        _delay(cluster, job, now.mono + left_s)
+    else:
+        _line_up(cluster, job)
+
+
+def release_due(cluster: Cluster, now: Now, effects: Effects) -> None:
+    """Puts in line whose time has come."""
+    while effects.has_room() and (key := cluster.delays.take(now.mono)) is not None:
+        job = cluster.jobs.get(key)
+        if job is not None and key in cluster.queue.parked:
+            _keep_off_no_more(cluster, job, effects)
+            _line_up(cluster, job)
+    images.release_due(cluster, now)
+    _loosen(cluster, effects)
+
+
+def verdict(cluster: Cluster, job: Job) -> Verdict | None:
+    """Why a queued job waits that no planner sees; None for any other."""
+    if job.key not in cluster.queue.parked:
+        return None
+    code = str(VerdictCode.NOT_BEFORE)
+    if job.key in cluster.delays:
+        why = (job.last.next_allowed_because if job.last else None) or "its last attempt failed"
+        message = f"it waits until {job.not_before} before the next attempt: {why}"
+        return {"code": code, "message": message, "since": job.queued_at}
+    record = cluster.images[job.image]
+    nodes = ", ".join(sorted(record.failed_on))
+    message = f"image {job.image} could not be started on {nodes}; next try about {record.next_try}"
+    return {"code": code, "message": message, "since": record.held_since or job.queued_at}
+
+
+def _delay(cluster: Cluster, job: Job, due: float) -> None:
+    cluster.queue.park(job)
+    cluster.delays.file(job.key, due)
+
+
+def _line_up(cluster: Cluster, job: Job) -> None:
+    cluster.queue.discard(job)
+    if images.is_held(cluster, job):
+        images.wait(cluster, job)
+    else:
+        cluster.queue.add(job)
+
+
+def _loosen(cluster: Cluster, effects: Effects) -> None:
+    """After nodes went: jobs may take a node again that failed them, where no other is left."""
+    if not cluster.shrank:
+        return
+    cluster.shrank = False
+    by_shape = cluster.queue.by_shape
+    narrow = [shape for shape in by_shape if not retries.has_other_nodes(cluster, shape)]
+    for shape in narrow:
+        for _, _, tenant, id in list(by_shape[shape]):
+            if not effects.has_room():
+                cluster.shrank = True
+                return
+            job = cluster.jobs[tenant, id]
+            cluster.queue.discard(job)
+            _keep_off_no_more(cluster, job, effects)
+            cluster.queue.add(job)
+
+
+def _keep_off_no_more(cluster: Cluster, job: Job, effects: Effects) -> None:
+    if not retries.has_other_nodes(cluster, job.shape):
+        job.shape = without_nodes(job.shape, frozenset())
+        effects.jobs.add(job.key)

@@ -1,0 +1,165 @@
+"""One leadership from its election to its end: what is started, in which order, and what is closed.
+
+The picture that the standby has kept becomes the leader's once it has reached the leader's epoch,
+since no commit of anybody else can follow on that. Events that an earlier leader committed and did
+not publish go out first.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from gpuyard import subjects
+from gpuyard.bus import Bus, Delivery, Message, PullLoop
+from gpuyard.errors import ProtocolError
+from gpuyard.messages import Beat, Token
+from gpuyard.model import ids
+from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.clock import Clock
+from gpuyard_coordinator.core import recovery
+from gpuyard_coordinator.core.events import NodeBeat
+from gpuyard_coordinator.desk import Desk
+from gpuyard_coordinator.housekeeping import purge_old_submissions
+from gpuyard_coordinator.inbox import Inbox
+from gpuyard_coordinator.leader import Leadership
+from gpuyard_coordinator.log_ledger import LogLedger
+from gpuyard_coordinator.loop import Arrival, Leader
+from gpuyard_coordinator.operator_services import OperatorServices
+from gpuyard_coordinator.outbox import Outbox
+from gpuyard_coordinator.presence import Presence
+from gpuyard_coordinator.services import Services
+from gpuyard_coordinator.standby import Standby, serve_leader
+from gpuyard_coordinator.storage_watch import StorageWatch
+from gpuyard_coordinator.store import Store
+from gpuyard_coordinator.submissions import read_submission
+
+log = structlog.get_logger()
+INTAKE: Final = "coordinator"
+_BEAT: Final = TypeAdapter(Beat)
+
+
+class Leading:
+    """Run it once. Ends by an exception, when the lease is lost, or after `stop`."""
+
+    def __init__(self, bus: Bus, leadership: Leadership, clock: Clock, presence: Presence) -> None:
+        self._bus = bus
+        self._leadership = leadership
+        self._clock = clock
+        self._presence = presence
+        self._inbox = Inbox()
+        self._leader: Leader | None = None
+
+    def stop(self) -> None:
+        """Let the turn end, then give the lease back."""
+        if self._leader is not None:
+            self._leader.stop()
+
+    async def run(self, token: Token, standby: Standby) -> None:
+        """Lead; raises Fenced when a commit shows that somebody else does."""
+        began = self._clock.monotonic()
+        leader = self._leader = await self._take_over(token, standby)
+        log.info(
+            "leading",
+            token=list(token),
+            jobs=len(leader.cluster.jobs),
+            nodes=len(leader.cluster.nodes),
+            seconds=round(self._clock.monotonic() - began, 3),
+        )
+        desk = Desk(self._inbox)
+        storage = StorageWatch(
+            self._bus.jetstream, self._leadership, leader.store, leader.outbox, self._clock
+        )
+        operators = OperatorServices(self._bus, leader, desk, self._presence, storage)
+        services = Services(self._bus, leader, leader.store, log, desk, operators)
+        intake = PullLoop(
+            self._bus.jetstream,
+            stream=subjects.SUBMIT_STREAM,
+            durable=INTAKE,
+            deliver=lambda delivery: self._take_submission(delivery, token, services),
+        )
+
+        def ended(key: JobKey, attempts: int) -> None:
+            services.job_ended(key)
+            leader.logs.forget(*key, attempts)
+
+        leader.ended = ended
+        beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._take_beat)
+        answering = await serve_leader(self._bus)
+        purging = asyncio.create_task(
+            purge_old_submissions(self._bus.jetstream, intake, self._clock)
+        )
+        watching = asyncio.create_task(storage.run())
+        self._presence.lead(lambda: leader.commits)
+        try:
+            await services.start()
+            await intake.start()
+            await leader.run()
+        finally:
+            # First of all: the next leader waits for nothing else.
+            await self._leadership.resign()
+            purging.cancel()
+            watching.cancel()
+            await answering.close()
+            await beats.close()
+            await services.close()
+            await intake.stop()
+            await leader.outbox.close()
+
+    async def _take_over(self, token: Token, standby: Standby) -> Leader:
+        store = Store(self._bus.jetstream, token=token, clock=self._clock.monotonic)
+        left = await store.take_over()
+        await standby.follower.reach(token[1])
+        await standby.close()
+        cluster, planner = standby.follower.cluster, standby.follower.planner
+        cluster.yard = self._leadership.yard
+        recovery.assume(cluster, token, self._clock.now())
+        outbox = Outbox(self._bus.jetstream, token=token)
+        await outbox.drain(left.outs)
+        return Leader(
+            bus=self._bus,
+            leadership=self._leadership,
+            store=store,
+            outbox=outbox,
+            inbox=self._inbox,
+            cluster=cluster,
+            planner=planner,
+            clock=self._clock,
+            log=log,
+            next_out=left.next_out,
+            logs=LogLedger(self._bus.jetstream),
+        )
+
+    def _take_submission(self, delivery: Delivery, token: Token, services: Services) -> None:
+        try:
+            tenant, user = subjects.parse_submit(delivery.subject)
+        except ValueError:
+            tenant, user = "", None
+        if not ids.is_name(tenant) or not (user is None or ids.is_user(user)):
+            # No event can be published for a name that is none: the log is all there is.
+            log.warning("submission refused: no such tenant form", subject=delivery.subject)
+            delivery.ack()
+            return
+        event = read_submission(
+            tenant=tenant,
+            user=user,
+            data=delivery.data,
+            headers=delivery.headers,
+            assigned_id=ids.assigned_id(token[0], delivery.sequence),
+            sequence=delivery.sequence,
+            ref=delivery,
+        )
+        self._inbox.put(services.arrival(event))
+
+    def _take_beat(self, message: Message) -> None:
+        try:
+            beat: Beat = _BEAT.validate_python(message.body())
+            if not ids.is_name(beat["node"]):
+                raise ValueError("not a node's name")
+            if beat["node"] != subjects.parse_beat(message.subject):
+                raise ValueError("a beat under another node's name")
+        except (ProtocolError, ValidationError, ValueError) as error:
+            log.warning("beat refused", subject=message.subject, reason=str(error)[:300])
+            return
+        self._inbox.put(Arrival(NodeBeat(beat, message)))

@@ -1,0 +1,135 @@
+"""One run: a yard, its load and its faults side by side, then peace, then the checker."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gpuyard import AsyncClient
+from gpuyard.errors import GpuyardError
+from tests.support.nats_server import NatsServer
+from tests.system.chaos import faults, load, witness
+from tests.system.chaos.history import History, Injected
+from tests.system.chaos.schedule import Fault, schedule
+from tests.system.chaos.yard import ChaosYard, cannot
+
+_READY_S: Final = 60.0
+_LOAD_SHARE: Final = 0.75
+"""Of the length, over which jobs are submitted."""
+_PROGRESS_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What makes a run; the same plan is the same run again, as far as the machine's own timing
+    lets it."""
+
+    seed: int
+    length_s: float
+    jobs: int
+    nodes: int
+    settle_s: float = 180.0
+    """How long the last jobs are waited for once all faults are mended."""
+
+
+@dataclass(slots=True)
+class Run:
+    plan: Plan
+    directory: Path
+    servers: Sequence[NatsServer]
+    source: Path | None = None
+    say: Callable[[str], None] = print
+    history: History = field(default_factory=History)
+    under_way: Counter[str] = field(default_factory=Counter)
+
+    async def __call__(self) -> History:
+        """The history of the whole run; the daemons' logs stay in the directory."""
+        traces = self.directory / "traces"
+        traces.mkdir()
+        self.history.limits = load.TENANTS
+        yard = ChaosYard(self.directory, self.servers, self.plan.nodes, source=self.source)
+        try:
+            yard.start()
+            await self._disturb(yard, traces)
+        finally:
+            await asyncio.to_thread(yard.close)
+        return self.history
+
+    async def _disturb(self, yard: ChaosYard, traces: Path) -> None:
+        await self._ready(yard)
+        planned = list(load.jobs(self.plan.seed, self.plan.jobs, traces))
+        async with await witness.connected(yard.url) as bus:
+            tap = witness.BeatTap(bus, "fleet-")
+            await tap.open()
+            over_s = self.plan.length_s * _LOAD_SHARE
+            progress = asyncio.create_task(self._progress())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._faults(yard))
+                    group.create_task(
+                        load.submit_all(yard.url, planned, over_s, self.history.accepted.append)
+                    )
+            finally:
+                progress.cancel()
+            await self._settle(yard)
+            for sighting in await tap.close():
+                self.history.add(sighting)
+        async with await witness.connected(yard.url) as bus:
+            await witness.gather(bus, traces / "traces", self.history)
+
+    async def _ready(self, yard: ChaosYard) -> None:
+        async with asyncio.timeout(_READY_S), AsyncClient(url=yard.url, user="chaos") as client:
+            while True:
+                try:
+                    states = [node["state"] for node in await client.nodes()]
+                    if states.count("ready") == yard.node_count:
+                        return await load.limit_tenants(client)
+                except GpuyardError:
+                    pass
+                await asyncio.sleep(0.2)
+
+    async def _faults(self, yard: ChaosYard) -> None:
+        missing = cannot()
+        for kind, reason in missing.items():
+            self.say(f"without {kind}: {reason}")
+        began = load.boot_s()
+        planned = schedule(self.plan.seed, self.plan.length_s, without=frozenset(missing))
+        async with asyncio.TaskGroup() as group:
+            for fault in planned:
+                await asyncio.sleep(began + fault.at_s - load.boot_s())
+                group.create_task(self._one(fault, yard))
+
+    async def _one(self, fault: Fault, yard: ChaosYard) -> None:
+        target = faults.name_of(fault, yard)
+        self.history.add(Injected(load.boot_s(), fault.kind, target, fault.for_s))
+        self.under_way[f"{fault.kind} {target}"] += 1
+        await asyncio.to_thread(faults.begin, fault, yard)
+        await asyncio.sleep(fault.for_s)
+        await asyncio.to_thread(faults.mend, fault, yard)
+        del self.under_way[f"{fault.kind} {target}"]
+
+    async def _progress(self) -> None:
+        began = load.boot_s()
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            self.say(
+                f"{load.boot_s() - began:5.0f} s: {len(self.history.accepted)} of "
+                f"{self.plan.jobs} jobs accepted, {len(self.history.injected)} faults, "
+                f"now {', '.join(sorted(self.under_way)) or 'none'}"
+            )
+
+    async def _settle(self, yard: ChaosYard) -> None:
+        """Waits until every job is over, or the time for it is; the checker tells which."""
+        deadline = load.boot_s() + self.plan.settle_s
+        left = -1
+        while left and load.boot_s() < deadline:
+            await asyncio.sleep(2.0)
+            try:
+                async with await witness.connected(yard.url) as bus:
+                    left = await witness.unfinished(bus)
+            except GpuyardError as error:
+                self.say(f"cannot look: {error}")
+                continue
+            self.say(f"all faults mended, {left} jobs unfinished")

@@ -1,0 +1,133 @@
+"""A yard backed up, its bus wiped, and restored: what runs goes on, what waited runs, once each."""
+
+import asyncio
+import json
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard import codec, subjects
+from gpuyard.bus import connect
+from tests.support.running_yard import RunningYard, eventually
+
+COUNTS_ITSELF = 'echo "$GPUYARD_JOB_ID" >> "$OUT"; while [ -e "$HOLD" ]; do sleep 0.1; done'
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Path:
+    """Where each job leaves its id once per start."""
+    return tmp_path / "started"
+
+
+def starts(counted: Path) -> dict[str, int]:
+    lines = counted.read_text().split() if counted.exists() else []
+    return {line: lines.count(line) for line in lines}
+
+
+def test_after_a_restore_jobs_run_on_and_waiting_ones_run_once(
+    yard: RunningYard, tmp_path: Path, counted: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    yard.agent("node", simulate="1")
+    client = yard.ready()
+    env = {"OUT": str(counted), "HOLD": str(hold)}
+    spec = {"image": "none", "command": ["sh", "-c", COUNTS_ITSELF], "gpus": 1, "env": env}
+    client.submit({"id": "over", "image": "none", "command": ["true"]})
+    client.wait("over", timeout_s=20)
+    client.submit({"id": "runs", **spec})
+    eventually(lambda: client.job("runs").state == "running", what="a running job")
+    client.submit({"id": "waits", **spec})
+    assert yard.cli("cordon", "node", "--reason", "moving").returncode == 0
+
+    file = tmp_path / "yard.gz"
+    taken = yard.json("backup", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert taken["documents"] == {"job": 2, "done": 1, "node": 1, "tenant": 0}
+
+    yard.coordinator.kill()
+    yard.server.kill()
+    shutil.rmtree(yard.server.store)
+    yard.server.start()
+    refused = yard.cli("restore", str(file))
+    assert refused.returncode == 2 and "-y" in refused.stderr
+    restored = yard.json("restore", "-y", str(file))
+    assert restored["generation"] > taken["generation"]
+    assert restored["yard"] == taken["yard"]
+
+    yard.coordinator.start()
+    again = yard.client()
+    eventually(lambda: again.node("node")["state"] == "ready", what="the node, adopted")
+    assert again.node("node")["scheduling"] == "cordoned"
+    assert again.job("over").exit_code == 0
+    assert again.job("runs").state == "running"
+    assert yard.cli("uncordon", "node").returncode == 0
+    hold.unlink()
+
+    assert again.wait("runs", timeout_s=20).exit_code == 0
+    assert again.wait("waits", timeout_s=20).exit_code == 0
+    assert starts(counted) == {"runs": 1, "waits": 1}
+    assert [a["attempt"] for a in again.job("runs").view["attempts"]] == [1]
+
+
+def test_a_restore_over_a_running_yard_deposes_its_leader_and_stops_nothing(
+    yard: RunningYard, tmp_path: Path, counted: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    yard.agent("node", simulate="2")
+    client = yard.ready(2)
+    env = {"OUT": str(counted), "HOLD": str(hold)}
+    spec = {"image": "none", "command": ["sh", "-c", COUNTS_ITSELF], "gpus": 1, "env": env}
+    client.submit({"id": "known", **spec})
+    eventually(lambda: client.job("known").state == "running", what="a running job")
+    limits = tmp_path / "tenant.yaml"
+    limits.write_text("tenant: default\nlimits: {gpus: 4}\n")
+    assert yard.cli("apply", "-f", str(limits)).returncode == 0
+    file = tmp_path / "yard.gz"
+    assert yard.cli("backup", str(file)).returncode == 0
+    before = yard.json("status")
+    client.submit({"id": "later", **spec})
+    eventually(lambda: client.job("later").state == "running", what="a second running job")
+    limits.write_text("tenant: default\nlimits: {gpus: 1}\n")
+    assert yard.cli("apply", "-f", str(limits)).returncode == 0
+
+    refused = yard.cli("restore", "-y", str(file))
+    assert refused.returncode == 1
+    assert "2 unfinished jobs" in refused.stderr and "--replace" in refused.stderr
+    assert yard.json("status")["leader"]["token"] == before["leader"]["token"]
+
+    done = yard.cli("restore", "-y", "--replace", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "stepped down" in done.stderr
+
+    status = eventually(lambda: answer(yard), what="a leader of the new generation")
+    assert status["leader"]["token"][0] > before["leader"]["token"][0]
+    assert yard.coordinator.is_running
+    assert yard.json("tenant", "default")["limits"]["gpus"] == 4
+    eventually(lambda: {job.state for job in client.jobs()} == {"running"}, what="both adopted")
+    hold.unlink()
+    assert client.wait("known", timeout_s=20).exit_code == 0
+    assert client.wait("later", timeout_s=20).exit_code == 0
+    assert starts(counted) == {"known": 1, "later": 1}
+    actions = eventually(lambda: audited(yard, "restore"), what="the audit record")
+    assert actions[0]["after"]["generation"] == status["leader"]["token"][0]
+
+
+def answer(yard: RunningYard) -> dict[str, Any] | None:
+    done = yard.cli("status", "--json")
+    return json.loads(done.stdout) if done.returncode in (0, 1) and done.stdout else None
+
+
+def audited(yard: RunningYard, action: str) -> list[dict[str, Any]]:
+    async def read() -> list[dict[str, Any]]:
+        async with await connect(yard.server.url, name="t", inbox_prefix="_INBOX.x") as bus:
+            page = await bus.jetstream.read_page(
+                subjects.AUDIT_STREAM, subject=subjects.audit("_", action)
+            )
+            return [codec.decode(message.data) for message in page.messages]
+
+    return asyncio.run(read())
