@@ -13,7 +13,18 @@ from typing import Any, Final
 from benchmarks import machine
 from benchmarks.report import Result, Unmeasurable
 
-NAMES: Final = ("dispatch", "container", "footprint", "wanted_store", "reads", "restart", "recovery", "history")
+NAMES: Final = (
+    "dispatch",
+    "container",
+    "footprint",
+    "wanted_store",
+    "reads",
+    "restart",
+    "recovery",
+    "failover",
+    "beats",
+    "history",
+)
 Progress = Callable[[str], None]
 
 

@@ -10,7 +10,7 @@ from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.events import NodeBeat, Submitted
-from gpuyard_coordinator.core.packing import BestFit
+from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import Now
 
@@ -22,13 +22,13 @@ _TOKEN: Final = (1, 1)
 def filled_cluster(nodes: int) -> Cluster:
     """`nodes` nodes of 8 GPUs with a running job on each GPU."""
     cluster = Cluster(yard="bench0", token=_TOKEN)
-    planner = Planner(cluster, BestFit(cluster.settings))
+    planner = Planner(cluster, Packer(cluster.settings))
     now = Now(100.0, _AT)
     for number in range(nodes):
         apply(cluster, NodeBeat(beat(f"node-{number}")), now, Effects())
     for number in range(nodes * GPUS):
         apply(cluster, submitted(number), now, Effects())
-    plan = planner.plan(nodes * GPUS)
+    plan = planner.plan(nodes * GPUS, now)
     for placement in plan.placements:
         apply(cluster, placement, now, Effects())
     if len(plan.placements) != nodes * GPUS:

@@ -4,7 +4,7 @@ A node takes every wanted document at its word: what it is told to run it report
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container
 from typing import Any, Final
 
 from benchmarks.filled_yard import beat
@@ -22,12 +22,20 @@ class FleetNode:
         self.name = name
         self.seen: dict[tuple[str, str, int], float] = {}
         """When it was first told to run an attempt, on the loop's clock."""
+        self.tokens: dict[tuple[str, str, int], tuple[int, int]] = {}
+        """The token of the leader that told it so."""
         self.news = asyncio.Event()
         """Set at every wanted document."""
         self._bus = bus
         self._starts = starts
         self._beat: dict[str, Any] = dict(beat(name)) | {"applied": None}
         self._reply = f"{subjects.agent_inbox(name)}.r"
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """Of the newest document that it has."""
+        applied = self._beat["applied"]
+        return (0, 0) if applied is None else (applied["token"][0], applied["token"][1])
 
     async def start(self) -> None:
         await self._bus.agents.subscribe(subjects.wanted(self.name), self._take_push)
@@ -52,15 +60,18 @@ class FleetNode:
             except TimeoutError:
                 continue
 
-    def end(self, attempts: Sequence[tuple[str, str, int]]) -> None:
+    def end(self, attempts: Container[tuple[str, str, int]]) -> None:
         """These are over, as the next beat says."""
+        over = {"state": "ended", "reason": "exited", "exit_code": 0, "ended_at": self._beat["ts"]}
         for report in self._beat["attempts"]:
-            if (report["tenant"], report["job"], report["attempt"]) in attempts:
-                report |= {"state": "ended", "reason": "exited", "exit_code": 0}
-                report["ended_at"] = self._beat["ts"]
-        self.news.set()
+            key = (report["tenant"], report["job"], report["attempt"])
+            if report["state"] != "ended" and key in attempts:
+                report |= over
+                self.news.set()
 
     def _take_reply(self, message: Message) -> None:
+        if not message.data:
+            return  # the bus: nobody takes beats at the moment
         if (document := message.body().get("wanted")) is not None:
             self._take(document)
 
@@ -76,7 +87,9 @@ class FleetNode:
         reported = {(r["tenant"], r["job"], r["attempt"]): r for r in self._beat["attempts"]}
         wanted = [(e["tenant"], e["job"], e["attempt"]) for e in document["entries"]]
         for key in wanted:
-            self.seen.setdefault(key, asyncio.get_running_loop().time())
+            if key not in self.seen:
+                self.seen[key] = asyncio.get_running_loop().time()
+                self.tokens[key] = self.token
         if self._starts:
             self._beat["attempts"] = [reported.get(key) or self._report(key) for key in wanted]
         self.news.set()

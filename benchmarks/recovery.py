@@ -132,13 +132,9 @@ async def _start(bus: Bus, url: str, folder: Path, number: int) -> tuple[float, 
     # A node of its own each round: what the rounds before placed stays placed.
     node = FleetNode(bus, f"{_NODE}{number}", starts=False)
     await node.start()
-    config = folder / "coordinator.toml"
-    config.write_text(f"store_max_gib = {_STORE_GIB}\n")
     beating = asyncio.create_task(node.run())
-    command = [sys.executable, "-m", "gpuyard_coordinator", "--config", str(config), "--url", url]
     began = time.monotonic()
-    with (folder / "coordinator.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    process = _spawn(url, folder)
     try:
         async with asyncio.timeout(60.0):
             while not node.seen:
@@ -149,6 +145,14 @@ async def _start(bus: Bus, url: str, folder: Path, number: int) -> tuple[float, 
         beating.cancel()
         process.terminate()
         process.wait(15.0)
+
+
+def _spawn(url: str, folder: Path) -> "subprocess.Popen[bytes]":
+    config = folder / "coordinator.toml"
+    config.write_text(f"store_max_gib = {_STORE_GIB}\n")
+    command = [sys.executable, "-m", "gpuyard_coordinator", "--config", str(config), "--url", url]
+    with (folder / "coordinator.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def _peak_mib(pid: int) -> float:

@@ -34,6 +34,8 @@ install_missing() {
   local missing=()
   # The tests' image is made of busybox on any engine, the rest is only for one of our own.
   command -v busybox >/dev/null || missing+=(busybox-static)
+  # Moves the wall clock of single daemons in the fault tests.
+  compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing+=(libfaketime)
   if ! answers; then
     command -v dockerd >/dev/null || missing+=(docker.io)
     command -v iptables >/dev/null || missing+=(iptables)

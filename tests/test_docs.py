@@ -20,7 +20,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_COMMANDS: Final = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("start.md", "enqueue.md", "fleet.md", "faq.md")),
+    *(
+        ROOT / "docs" / name
+        for name in ("start.md", "enqueue.md", "fleet.md", "backup.md", "faq.md")
+    ),
 ]
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

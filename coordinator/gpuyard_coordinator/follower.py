@@ -30,7 +30,7 @@ from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import beats, recovery
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.packing import BestFit
+from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.store import Write
@@ -76,7 +76,7 @@ class Follower:
     def _begin(self) -> None:
         self._set_ready(False)
         self.cluster = Cluster(yard="", token=(0, 0), settings=self._settings)
-        self.planner = Planner(self.cluster, BestFit(self._settings))
+        self.planner = Planner(self.cluster, Packer(self._settings))
         self._waiting: deque[Stored] | None = deque()
         """What came while the rest is read; None once it is taken as it comes."""
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -128,6 +128,9 @@ class Follower:
     async def _follow(self) -> None:
         # Everything of a big yard's picture stays: looking at it again and again for garbage would
         # take as long as reading it, and later stop the leader for half a second at a time.
+        # The picture before this one is let go of first.
+        gc.unfreeze()
+        gc.collect()
         gc.disable()
         try:
             await self._tail.start()

@@ -9,17 +9,17 @@ import asyncio
 from typing import Final
 
 import structlog
-from pydantic import TypeAdapter, ValidationError
 
 from gpuyard import subjects
 from gpuyard.bus import Bus, Delivery, Message, PullLoop
-from gpuyard.errors import ProtocolError
-from gpuyard.messages import Beat, Token
+from gpuyard.errors import RemoteProtocolError
+from gpuyard.messages import Token
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.beat_door import BeatDoor
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import recovery
-from gpuyard_coordinator.core.events import NodeBeat
+from gpuyard_coordinator.core.events import Event, NodeBeat
 from gpuyard_coordinator.desk import Desk
 from gpuyard_coordinator.housekeeping import purge_old_submissions
 from gpuyard_coordinator.inbox import Inbox
@@ -37,7 +37,6 @@ from gpuyard_coordinator.submissions import read_submission
 
 log = structlog.get_logger()
 INTAKE: Final = "coordinator"
-_BEAT: Final = TypeAdapter(Beat)
 
 
 class Leading:
@@ -49,6 +48,9 @@ class Leading:
         self._clock = clock
         self._presence = presence
         self._inbox = Inbox()
+        self._door = BeatDoor()
+        self._beats: dict[str, Arrival] = {}
+        """The last beat of each node."""
         self._leader: Leader | None = None
 
     def stop(self) -> None:
@@ -154,12 +156,23 @@ class Leading:
 
     def _take_beat(self, message: Message) -> None:
         try:
-            beat: Beat = _BEAT.validate_python(message.body())
-            if not ids.is_name(beat["node"]):
-                raise ValueError("not a node's name")
-            if beat["node"] != subjects.parse_beat(message.subject):
-                raise ValueError("a beat under another node's name")
-        except (ProtocolError, ValidationError, ValueError) as error:
+            beat = self._door.read(message)
+        except RemoteProtocolError as error:
             log.warning("beat refused", subject=message.subject, reason=str(error)[:300])
             return
-        self._inbox.put(Arrival(NodeBeat(beat, message)))
+        event = NodeBeat(beat, message)
+        waiting = self._beats.get(beat["node"])
+        if waiting is not None and not waiting.is_taken and _supersedes(event, waiting.event):
+            waiting.event = event
+            return
+        arrival = self._beats[beat["node"]] = Arrival(event)
+        self._inbox.put(arrival)
+
+
+def _supersedes(event: NodeBeat, other: Event) -> bool:
+    """A beat is its node's whole picture: of two of one agent only the newer one matters, so that a
+    leader that is behind has one beat of each node before it and not all that were ever sent."""
+    if not isinstance(other, NodeBeat):
+        return False
+    is_same_agent = event.beat["instance"] == other.beat["instance"]
+    return is_same_agent and event.beat["seq"] > other.beat["seq"]

@@ -54,6 +54,8 @@ class Arrival:
 
     event: Event
     look_up: "asyncio.Task[JobDocument | None] | None" = None
+    is_taken: bool = False
+    """A turn has it: until then a node's newer beat may take the place of the one that waits."""
 
 
 @dataclass(slots=True)
@@ -142,6 +144,7 @@ class Leader:
             if isinstance(item, Query):
                 queries.append(item)
             elif isinstance(item, Arrival):
+                item.is_taken = True
                 event = await _with_known(item)
                 ref = getattr(event, "ref", None)
                 if isinstance(ref, Delivery):
@@ -161,9 +164,9 @@ class Leader:
     def _plan(self, now: Now, effects: Effects) -> None:
         new = [key for key in effects.jobs if key in self.cluster.jobs]
         room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - effects.keys))
-        plan = self.planner.plan(room)
-        for placement in plan.placements:
-            apply(self.cluster, placement, now, effects)
+        plan = self.planner.plan(room, now)
+        for decided in plan.events:
+            apply(self.cluster, decided, now, effects)
         self.unexplained += new
         if plan.is_partial:
             self.inbox.wake()

@@ -56,9 +56,10 @@ class Presence:
             await subscription.close()
 
     def leader(self) -> dict[str, Any]:
-        """The leader as far as known: its host, pid, since when, and its commits."""
-        found = next((each for each in self._all() if each["role"] == "leader"), {})
-        return {key: found.get(key) for key in (*_SHOWN, "commits")}
+        """This coordinator's host, pid, since when it leads, and its commits; each is None where it
+        does not: a standby that is asked has found out that nobody leads."""
+        own = self._own() if self.role == "leader" else {}
+        return {key: own.get(key) for key in (*_SHOWN, "commits")}
 
     def standbys(self) -> list[dict[str, Any]]:
         """Those that follow or are about to, by host and pid; `ready` could lead at once."""

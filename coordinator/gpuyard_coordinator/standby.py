@@ -10,15 +10,15 @@ anybody was told before, whoever answers. Writes have no other server than the l
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import structlog
 
 from gpuyard import subjects
 from gpuyard.bus import Bus, Message, Subscription
-from gpuyard.errors import ProtocolError, Unavailable
-from gpuyard.messages import Beat
+from gpuyard.errors import RemoteProtocolError, Unavailable
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.beat_door import BeatDoor
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.desk import Desk
@@ -83,6 +83,7 @@ class Standby:
         self._bus = bus
         self._presence = presence
         self._inbox = Inbox()
+        self._door = BeatDoor()
         self._watch = LeaderWatch(bus)
         self._services: Services | None = None
         self._beats: Subscription | None = None
@@ -145,8 +146,8 @@ class Standby:
 
     def _hear(self, message: Message) -> None:
         try:
-            self.follower.hear(cast(Beat, message.body()))
-        except (ProtocolError, KeyError, TypeError, ValueError, AttributeError):
+            self.follower.hear(self._door.read(message))
+        except RemoteProtocolError:
             return  # the leader says in its log what is wrong with it
 
     def _job_ended(self, key: JobKey) -> None:

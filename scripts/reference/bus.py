@@ -80,7 +80,12 @@ _OPERATIONS: Final = {
     "tenant-delete": ("`name`", "`tenant`: the last view of it"),
     "status": (
         "-",
-        "`yard`, `leader`, `bus`, `nodes` by state, `gpus` by use, `queue` by verdict, `healthy`",
+        (
+            "`yard`, `leader` (`token`, `host`, `pid`, `since`, `commits`; where a standby answers "
+            "since nobody leads, all but `token` are null), `standbys` (`host`, `pid`, `since`, "
+            "`ready`), `bus`, `nodes` by state, `gpus` by use, `queue` by verdict, `alarms`, "
+            "`healthy`; the counts are null while the bus stores nothing"
+        ),
     ),
     "version": ("-", "`version`, `yard`"),
 }

@@ -83,6 +83,35 @@ def encode_joined(body: Mapping[str, Any], key: str, packed: bytes) -> bytes:
     return head + packed
 
 
+def decode_split(data: bytes, key: str) -> tuple[dict[str, Any], bytes]:
+    """As `decode` for msgpack, but for the value at `key`: that one is left out, and comes packed.
+
+    Saves decoding what the reader has from last time; the caller validates the rest against types,
+    which bounds its depth. Raises RemoteProtocolError, also where there is no such key.
+    """
+    body: dict[str, Any] = {}
+    packed: bytes | None = None
+    try:
+        unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=len(data))
+        unpacker.feed(data)
+        for _ in range(unpacker.read_map_header()):
+            name = unpacker.unpack()
+            begin = unpacker.tell()
+            if name == key:
+                unpacker.skip()
+                packed = data[begin : unpacker.tell()]
+            else:
+                body[name] = unpacker.unpack()
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as fault:
+        raise RemoteProtocolError(f"the body is not msgpack: {_one_line(fault)}") from fault
+    if packed is None or unpacker.tell() != len(data):
+        raise RemoteProtocolError(f"the body has no {key}, or something after its end")
+    if any(byte in data for byte in _SUSPECT_BYTES) or _SUSPECT_DOUBLE.search(data):
+        _check_levels(body, with_leaves=True)
+    _check_version(body)
+    return body, packed
+
+
 def decode_own(data: bytes) -> dict[str, Any]:
     """A map that a program of this yard has packed, with no check beyond being one.
 

@@ -407,6 +407,8 @@ class TenantView(TypedDict):
     per_job: dict[str, Any]
     models: list[str] | None
     share_across_tenants: bool
+    priority: int
+    weight: int
     used: TenantUse
     over: list[str]
     """Names of the limits below the use."""

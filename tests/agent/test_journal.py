@@ -200,3 +200,20 @@ async def test_the_memory_journal_keeps_nothing_and_is_always_synced() -> None:
     await journal.sync()
     journal.compact([])
     journal.close()
+
+
+async def test_one_of_what_ends_with_the_host_waits_for_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int) -> None:
+        raise AssertionError("no sync is due")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    journal = FileJournal(tmp_path, is_durable=False)
+    journal.open()
+    journal.append([{"k": "a"}])
+    assert journal.is_synced
+    await journal.sync()
+    journal.compact([{"k": "b"}])
+    journal.close()
+    assert opened(tmp_path)[1] == [{"k": "b"}]

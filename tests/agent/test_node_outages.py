@@ -172,7 +172,7 @@ async def test_seconds_held_end_with_the_container_and_not_with_its_report(yard:
     await yard.kill()
     await asyncio.sleep(50)
     yard.runtime.end(which)
-    await asyncio.sleep(1000)
+    await asyncio.sleep(300)
     await yard.start()
     await yard.until(lambda: which in yard.coordinator.ends)
     usage = yard.coordinator.ends[which]["usage"]
@@ -200,9 +200,10 @@ async def test_a_removal_that_is_stuck_is_tried_ever_more_slowly_beside_all_else
     other = await running(yard, "other")
     yard.runtime.end(other)
     await yard.until(lambda: other in yard.coordinator.ends)
-    await asyncio.sleep(3600)
+    await asyncio.sleep(1200)
     assert tries[1] - tries[0] < 10
     assert 250 < tries[-1] - tries[-2] < 350
     assert len(tries) < 40
     yard.runtime.remove = remove  # type: ignore[method-assign]
-    await yard.until(lambda: which not in yard.runtime.containers, timeout_s=400)
+    await asyncio.sleep(350)
+    assert which not in yard.runtime.containers

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +277,31 @@ def killed_holder(directory: Path, script: str) -> int:
         (pid,) = json.loads(holder.stdout.readline())
         holder.kill()
     return int(pid)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 256 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+async def test_a_command_that_fills_the_disk_keeps_its_own_code(small_disk: Path) -> None:
+    runtime = ProcessRuntime(small_disk, yard=YARD, node=NODE)
+    await runtime.open()
+    fill = f"while echo full >>{small_disk}/ballast; do :; done; exit 7"
+    seen = await runtime.launch(shell(fill))
+    assert (await runtime.wait(seen.key)).code == 7
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "more").write_bytes(bytes(4096))
+    (small_disk / "ballast").unlink()
+    await runtime.remove(key("job-1"))
+    await runtime.close()
 
 
 async def test_a_killed_agents_process_is_adopted_with_its_code_and_output(

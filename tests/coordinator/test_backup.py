@@ -204,7 +204,7 @@ async def test_unfinished_jobs_are_not_written_over_without_a_word(
     store = Store(bus.jetstream, token=token)
     await store.commit([put("job.t.a", doc(n=1))])
 
-    with pytest.raises(Conflict, match="1 unfinished jobs") as fault:
+    with pytest.raises(Conflict, match="has 1 unfinished job") as fault:
         await put_back(bus, backup_of({}, yard=leadership.yard))
     assert "--replace" in str(fault.value.hint)
     with pytest.raises(Conflict, match="of yard other1"):

@@ -205,7 +205,7 @@ class ListJournal:
 
 
 class FakeKeeper:
-    """A keeper in memory that outlives agents and does nothing unasked; see `seal`."""
+    """A keeper in memory that outlives agents; what it ends is the test's to say, in `fences`."""
 
     def __init__(self) -> None:
         self.answers = True

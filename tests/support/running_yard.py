@@ -115,12 +115,18 @@ class RunningYard:
         self.agents[name] = daemon
         return daemon
 
-    def end_keeper(self, name: str = "node") -> None:
-        """SIGKILL for the keeper of an agent, which outlives it; nothing where there is none."""
+    def keeper_pid(self, name: str = "node") -> int | None:
+        """The keeper of an agent, which outlives it; None where none runs."""
         lock = self.directory / f"agent-{name}" / "keeper" / "lock"
         pid = int(lock.read_text() or 0) if lock.exists() else 0
         command = Path(f"/proc/{pid}/cmdline")
         if pid and command.exists() and os.fsencode(lock.parent) in command.read_bytes():
+            return pid
+        return None
+
+    def end_keeper(self, name: str = "node") -> None:
+        """SIGKILL for an agent's keeper; nothing where there is none."""
+        if (pid := self.keeper_pid(name)) is not None:
             os.kill(pid, signal.SIGKILL)
 
     def client(self, tenant: str = "default", user: str = "tester") -> Client:

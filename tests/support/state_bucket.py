@@ -31,7 +31,8 @@ async def wal_keys(bus: Bus) -> list[str]:
 async def committed(bus: Bus) -> dict[str, bytes]:
     """What the keys say once every log record is replayed, in the order of their numbers."""
     keys = await stored_keys(bus)
-    logs = {subjects.parse_wal(key): keys.pop(key) for key in await wal_keys(bus)}
+    names = [key for key in keys if key.startswith("wal.")]
+    logs = {subjects.parse_wal(name): keys.pop(name) for name in names}
     for _, data in sorted(logs.items()):
         for write in codec.decode(data)["writes"]:
             keys.pop(write["key"], None)

@@ -18,7 +18,7 @@ from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
 from gpuyard.views import WhyView
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.core import documents, explain
+from gpuyard_coordinator.core import documents, explain, filters
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -33,7 +33,7 @@ from gpuyard_coordinator.core.events import (
     TenantDeleted,
     Tick,
 )
-from gpuyard_coordinator.core.packing import BestFit
+from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.recovery import recover
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now, Settings
@@ -201,12 +201,14 @@ class Yard:
         told that it fits.
         """
         effects = Effects()
-        plan = self.planner.plan(limit)
+        plan = self.planner.plan(limit, self.now)
+        for stopped in plan.preemptions:
+            self._apply(stopped, effects)
         for placement in plan.placements:
             job = self.cluster.jobs[placement.tenant, placement.job]
             assert explain.binding_limit(self.cluster, job.shape) is None
             node = self.cluster.nodes[placement.node]
-            verdict = explain.why_not(self.cluster, node, job.shape)
+            verdict = filters.why_not(node, job.shape, self.cluster.settings)
             assert verdict is None, (job.key, verdict)
             self._apply(placement, effects)
             soundness.check_limits(self.cluster, job)
@@ -217,8 +219,8 @@ class Yard:
         self._commit(effects)
         if not plan.is_partial:
             self._fresh.clear()
-            again = self.planner.plan(limit)
-            assert again.placements == [], "a second plan right after a commit is empty"
+            again = self.planner.plan(limit, self.now)
+            assert again.events == [], "a second plan right after a commit is empty"
             for shape in self.cluster.queue.by_shape:
                 assert explain.explain(self.cluster, shape)[0] != "waiting_turn", shape
         return len(plan.placements)
@@ -339,7 +341,7 @@ class Yard:
         self.start_of_log = copy.deepcopy(self.store)
         self.took_over = self.now
         self.cluster = self.store.recovered(token, self.now)
-        self.planner = Planner(self.cluster, BestFit(self.cluster.settings))
+        self.planner = Planner(self.cluster, Packer(self.cluster.settings))
         self._fresh: set[JobKey] = set()
 
     def _submission(

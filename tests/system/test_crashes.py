@@ -76,6 +76,26 @@ def test_agent_killed_its_jobs_go_on_and_their_ends_are_reported(yard: RunningYa
     assert all(len(job.view.get("attempts", [1])) == 1 for job in client.jobs(all=True))
 
 
+def test_simulated_jobs_outlive_their_agent(yard: RunningYard) -> None:
+    agent = yard.agent("fleet", runtime="simulated", simulate="3")
+    client = yard.ready(3)
+
+    def simulated(id: str, duration: str, code: int) -> dict[str, object]:
+        labels = {"sim.duration": duration, "sim.exit_code": str(code)}
+        return {"id": id, "image": "none", "gpus": 1, "labels": labels}
+
+    client.submit(simulated("ends-meanwhile", "2s", 4))
+    client.submit(simulated("goes-on", "6s", 0))
+    eventually(lambda: all(client.job(id).started_at for id in ("ends-meanwhile", "goes-on")))
+    agent.kill()
+    time.sleep(2.5)
+    agent.start()
+    ended = client.wait("ends-meanwhile", timeout_s=20)
+    assert (ended.reason, ended.exit_code) == ("exited", 4)
+    assert client.wait("goes-on", timeout_s=20).state == "succeeded"
+    assert all(len(client.job(id).view["attempts"]) == 1 for id in ("ends-meanwhile", "goes-on"))
+
+
 def test_bus_killed_and_back_nothing_is_lost(yard: RunningYard) -> None:
     yard.agent(simulate="1")
     client = yard.ready()

@@ -83,7 +83,7 @@ def test_bus_away_keep_goes_on_and_stop_after_is_ended_and_retried(yard: Running
     began = time.monotonic()
     yard.server.kill()
     wait_until(lambda: not is_alive(pid), within_s=FENCE_S + 3)
-    assert FENCE_S - 3 < time.monotonic() - began
+    assert time.monotonic() - began > FENCE_S - 3
     assert (yard.directory / "stops.asked").exists()
     yard.server.start()
     attempt = first_attempt(client, "stops")
@@ -135,10 +135,9 @@ def test_a_killed_keeper_is_started_anew_and_goes_on(yard: RunningYard) -> None:
     agent = fast_agent(yard)
     client = yard.ready()
     pid = run_fenced(yard, client, "stops")
+    first = yard.keeper_pid()
     yard.end_keeper()
-    agent.kill()
-    agent.start()
-    eventually(lambda: is_fenced(client, "stops"), what="held again")
+    eventually(lambda: yard.keeper_pid() not in (None, first), what="another keeper")
     assert is_alive(pid)
     agent.kill()
     wait_until(lambda: not is_alive(pid), within_s=FENCE_S + 4)

@@ -78,6 +78,8 @@ class Exits:
         """The engine's, where it can be seen."""
         self._outage: Outage | None = None
         """The last one, or the restart that came before this agent looked."""
+        self._missed_since: float | None = None
+        """When the engine went whose victims have not all been looked at."""
         self._steady = asyncio.Event()
         """Cleared while the engine is away and until what fell with it has been told."""
 
@@ -189,13 +191,17 @@ class Exits:
             finally:
                 stream.close()
             self._steady.clear()
-            stream = await self._reconnect(time.time())
+            stream = await self._reconnect()
             self._spawn(self._look_after_outage())
 
-    async def _reconnect(self, since: float) -> EngineStream:
-        """The stream of the engine that comes back, and the outage kept for judging ends by."""
+    async def _reconnect(self) -> EngineStream:
+        """The stream of the engine that comes back, and the outage kept for judging ends by.
+
+        One that went again before all was looked at makes one outage of the two.
+        """
         delay = _FIRST_RETRY_S
-        gone = None
+        is_first, gone = self._missed_since is None, None
+        since = self._missed_since = self._missed_since or time.time()
         while True:
             if gone is None and self._process is not None and not self._process.is_alive:
                 gone = time.time()
@@ -214,7 +220,7 @@ class Exits:
                 live_restore=bool(info.get("LiveRestoreEnabled")),
                 until=time.time(),
                 since=since,
-                gone=gone,
+                gone=gone if is_first else None,
                 back=self._process.began if self._process else None,
             )
             return stream
@@ -276,6 +282,7 @@ class Exits:
     async def _look_after_outage(self) -> None:
         with contextlib.suppress(RuntimeFailure):
             await self._look(every=True)
+            self._missed_since = None
         self._steady.set()
 
     async def _look(self, *, every: bool) -> None:
@@ -290,9 +297,15 @@ class Exits:
         filters = {"label": [f"{labels.YARD}={self._yard}"]}
         listed = await self._client.call(lambda api: api.containers(all=True, filters=filters))
         running = {c["Id"] for c in listed if status_of(str(c["State"])) is Status.RUNNING}
+        is_stuck = False
         for container_id in waited:
             if every or container_id not in running:
-                await self._look_at(container_id)
+                try:
+                    await self._look_at(container_id)
+                except EngineUnavailable:
+                    is_stuck = True
+        if is_stuck:  # a container that is looked at next time, or the engine: then this raises
+            await self._client.call(lambda api: api.ping())
 
     async def _look_at(self, container_id: str) -> None:
         try:

@@ -30,12 +30,12 @@ class Fence:
         return self.termed is not None or self.killed is not None
 
     def arm(self, told: "Fence") -> None:
-        """Takes the agent's word in; where the processes are is never unlearnt."""
+        """Takes the agent's word in: a deadline never goes back, a place is never unlearnt."""
         self.reach = told.reach or self.reach
         self.stopping = self.stopping or told.stopping
         if not self.is_sealed:
-            self.deadline, self.fence_s = told.deadline, told.fence_s
-            self.grace_s = told.grace_s
+            self.deadline = max(self.deadline, told.deadline)
+            self.fence_s, self.grace_s = told.fence_s, told.grace_s
 
     def due(self, now: float) -> str | None:
         """The signal that is to be sent now."""

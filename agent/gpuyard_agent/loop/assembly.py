@@ -55,8 +55,8 @@ def make_keeper(settings: AgentSettings, environment: Mapping[str, str]) -> Host
         return None
     directory = Path(settings.dir).absolute() / "keeper"
     is_managed = bool(environment.get("NOTIFY_SOCKET"))
-    start = None if is_managed else DetachedKeeper(directory).start
-    return HostKeeper(KeeperClient(directory), start=start)
+    detached = None if is_managed else DetachedKeeper(directory)
+    return HostKeeper(KeeperClient(directory), detached=detached)
 
 
 def runtime_of(settings: AgentSettings) -> RuntimeName:

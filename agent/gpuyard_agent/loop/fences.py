@@ -118,10 +118,13 @@ class Fences:
 
     def forget(self, key: AttemptKey) -> None:
         """Nothing is left of it."""
-        for told in (self._reaches, self._told, self._found):
-            told.pop(key, None)
-        self._before.pop(self._name(key), None)
-        self._keep(self._release([self._name(key)]))
+        name = self._name(key)
+        if key in self._told or name in self._before:
+            self._keep(self._release([name]))
+        self._told.pop(key, None)
+        self._before.pop(name, None)
+        self._reaches.pop(key, None)
+        self._found.pop(key, None)
 
     def on_listed(self) -> None:
         """All that exists is known now."""

@@ -1,19 +1,18 @@
 """The keeper as the agent sees it: started where nobody else does, asked, and known to answer."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 import structlog
 
-from gpuyard_agent.keeper.client import KeeperClient, KeeperSilent
+from gpuyard_agent.keeper.client import DetachedKeeper, KeeperClient, KeeperSilent
 from gpuyard_agent.keeper.ledger import Fence as Held
 
 log = structlog.get_logger()
 CHECK_EVERY_S: Final = 5.0
 _START_AGAIN_S: Final = 0.1
-_START_S: Final = 3.0
+_START_TRIES: Final = 30
 _SAY_AGAIN_S: Final = 300.0
 
 
@@ -60,24 +59,19 @@ class NoKeeper:
 class HostKeeper:
     """The one keeper of this host and folder, shared by the nodes of this process.
 
-    `start` makes one, where that is this process's matter; it is called whenever none answers.
+    `detached` starts one, where that is this process's matter, whenever none answers.
     """
 
-    def __init__(self, client: KeeperClient, *, start: Callable[[], None] | None) -> None:
+    def __init__(self, client: KeeperClient, *, detached: DetachedKeeper | None) -> None:
         self._client = client
-        self._start = start
+        self._detached = detached
         self._checking: asyncio.Task[None] | None = None
         self.answers = False
         self.on_change: Callable[[], None] = lambda: None
         """Called when `answers` is another than before."""
 
-    async def open(self) -> None:
-        """Returns once it answers, or after a moment without; goes on looking in the background."""
-        self._started()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_START_S if self._start else 0):
-                while not await self._probe():
-                    await asyncio.sleep(_START_AGAIN_S)
+    def open(self) -> None:
+        """Sees to a keeper from now on; until one answers, nothing is held."""
         self._checking = asyncio.create_task(self._check(), name="keeper")
 
     async def close(self) -> None:
@@ -85,6 +79,8 @@ class HostKeeper:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
         await self._client.close()
+        if self._detached is not None:
+            self._detached.let_go()
 
     async def ask(
         self,
@@ -127,23 +123,30 @@ class HostKeeper:
             log.warning("keeper does not answer: attempts are not fenced", fault=why)
         self.on_change()
 
-    def _started(self) -> None:
-        if self._start is None:
-            return
-        try:
-            self._start()
-        except OSError as fault:
-            log.error("keeper not started", fault=str(fault))
-
     async def _check(self) -> None:
         """Sees it go and come back, and starts it anew where that is ours to do."""
         said_at = float("-inf")
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(CHECK_EVERY_S)
-            if await self._probe():
+            if await self._probe() or await self._started():
+                await asyncio.sleep(CHECK_EVERY_S)
                 continue
-            self._started()
-            if self._start is None and loop.time() - said_at > _SAY_AGAIN_S:
+            if self._detached is None and loop.time() - said_at > _SAY_AGAIN_S:
                 said_at = loop.time()
                 log.warning("no keeper on this host: systemctl start gpuyard-keeper")
+            await asyncio.sleep(CHECK_EVERY_S)
+
+    async def _started(self) -> bool:
+        """Starts one where that is ours to do; True once it answers."""
+        if self._detached is None:
+            return False
+        try:
+            self._detached.start()
+        except OSError as fault:
+            log.error("keeper not started", fault=str(fault))
+            return False
+        for _ in range(_START_TRIES):
+            await asyncio.sleep(_START_AGAIN_S)
+            if await self._probe():
+                return True
+        return False

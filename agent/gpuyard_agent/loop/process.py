@@ -62,7 +62,7 @@ class AgentProcess:
         stopping = asyncio.create_task(self.stop.wait())
         if self._keeper is not None:
             self._keeper.on_change = self._on_keeper
-            await self._keeper.open()
+            self._keeper.open()
         for node in self.nodes:
             node.start()
         self.link.start()

@@ -37,15 +37,18 @@ read -r _gy_go || exit 0
 trap : HUP INT TERM
 "$_gy_setsid" "$@" </dev/null >>"$_gy_dir/stdout" 2>>"$_gy_dir/stderr" & _gy_child=$!
 read -r _gy_stat <"/proc/$_gy_child/stat"
-echo "$_gy_stat" >"$_gy_dir/child.new" && "$_gy_mv" -f "$_gy_dir/child.new" "$_gy_dir/child"
+echo "$_gy_stat" 1<>"$_gy_dir/child.new" && "$_gy_mv" -f "$_gy_dir/child.new" "$_gy_dir/child"
 while :; do
   wait "$_gy_child"; _gy_code=$?
   kill -0 "$_gy_child" 2>/dev/null || break
 done
 kill -s KILL -- "-$_gy_child" 2>/dev/null
-echo "$_gy_code" >"$_gy_dir/exit.new" && "$_gy_mv" -f "$_gy_dir/exit.new" "$_gy_dir/exit"
+echo "$_gy_code" 1<>"$_gy_dir/exit.new" && "$_gy_mv" -f "$_gy_dir/exit.new" "$_gy_dir/exit"
 """
 _LOST: Final = "lost"
+_ROOM_BYTES: Final = 1024
+"""The shell's records are written over room taken before the command starts, since a command that
+fills the disk must not cost its own exit code. A /proc/PID/stat line is below 500 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Folder:
         (self.path / "work").mkdir(exist_ok=True)
         for stream in ("stdout", "stderr"):
             (self.path / stream).touch()
+        for record in ("child.new", "exit.new"):
+            (self.path / record).write_text("\n" * _ROOM_BYTES)
         write_whole(self.path / "launch.json", json.dumps(meta))
 
     def meta(self) -> dict[str, Any] | None:

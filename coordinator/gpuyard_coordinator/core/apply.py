@@ -31,6 +31,7 @@ from gpuyard_coordinator.core.events import (
     Event,
     NodeBeat,
     NodeOrder,
+    Preempted,
     Refused,
     StillQueued,
     Submitted,
@@ -59,9 +60,8 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             operations.apply_order(cluster, event, now, effects)
         case TenantApplied() | TenantDeleted():
             tenancy.apply_tenant(cluster, event, now, effects)
-        case Assigned():
-            job, node = cluster.jobs[event.tenant, event.job], cluster.nodes[event.node]
-            lifecycle.assign(cluster, job, node, event.gpus, now=now, effects=effects)
+        case Assigned() | Preempted():
+            _carry_out(cluster, event, now, effects)
         case StillQueued():
             job = cluster.jobs[event.tenant, event.job]
             data = {"code": event.code}
@@ -75,6 +75,27 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             waiting.release_due(cluster, now, effects)
         case _:
             assert_never(event)
+
+
+def _carry_out(cluster: Cluster, event: Assigned | Preempted, now: Now, effects: Effects) -> None:
+    """What the planner decided."""
+    job = cluster.jobs[event.tenant, event.job]
+    if isinstance(event, Assigned):
+        node = cluster.nodes[event.node]
+        lifecycle.assign(cluster, job, node, event.gpus, now=now, effects=effects)
+        return
+    # Of another tenant's jobs no id is told.
+    is_own = event.by_tenant == job.tenant
+    by = f"job {event.by_job}" if is_own else f"a job of tenant {event.by_tenant}"
+    lifecycle.request_stop(
+        cluster,
+        job,
+        reason=EndReason.PREEMPTED,
+        actor=None,
+        message=f"{by} has a higher priority and takes its place",
+        now=now,
+        effects=effects,
+    )
 
 
 def _done(cluster: Cluster, tenant: str, id: str, known: JobDocument | None) -> JobDocument | None:
@@ -117,6 +138,9 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         )
         return
     waiting.enqueue(cluster, job, now)
+    if verdict := waiting.verdict(cluster, job):
+        data = {"code": verdict["code"]}
+        effects.emit(job, EventKind.QUEUED, now, message=verdict["message"], data=data)
 
 
 def _settled(cluster: Cluster, event: Submitted) -> tuple[dict[str, Any], list[str]]:
@@ -170,6 +194,7 @@ def _new_job(
         submit_seq=sequence,
         image=sys.intern(str(spec["image"])),
         fence_s=documents.fence_s(spec),
+        is_preemptible=bool(spec.get("preemptible")),
     )
 
 

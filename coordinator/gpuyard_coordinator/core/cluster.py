@@ -7,7 +7,9 @@ from typing import Any, Final
 from gpuyard.messages import JobDocument, Token
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.deadlines import Deadlines
+from gpuyard_coordinator.core.history import History
 from gpuyard_coordinator.core.ordering import Queue
+from gpuyard_coordinator.core.reservations import Reservations
 from gpuyard_coordinator.core.state import AttemptRef, ImageRecord, Job, Node, Settings
 
 RECENTLY_DONE_KEPT: Final = 5_000
@@ -22,6 +24,8 @@ class Use:
     milli: int = 0
     gpu_memory_mib: int = 0
     running_jobs: int = 0
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
 
 @dataclass(slots=True)
@@ -43,6 +47,10 @@ class Cluster:
     """Documents that operators wrote, in their kept form; a tenant without one is not limited."""
     use: dict[str, Use] = field(default_factory=dict)
     """What live jobs hold, by tenant; derived, never stored."""
+    history: dict[str, History] = field(default_factory=dict)
+    """What each tenant held of late, up to the last change of it."""
+    reservations: Reservations = field(default_factory=Reservations)
+    """Nodes whose room is kept for a waiting job; the planner's own, derived, never stored."""
     tenants_eased: set[str] = field(default_factory=set)
     """Tenants whose limits may bind less since the planner last looked."""
     unreadable: list[str] = field(default_factory=list)

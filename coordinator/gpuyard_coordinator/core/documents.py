@@ -1,5 +1,6 @@
 """Between the core's nouns and the documents that are stored or sent; nothing is decided here."""
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,6 +41,11 @@ def fence_s(spec: dict[str, Any]) -> float | None:
     return parse_duration_s(rule["stop_after"]) if isinstance(rule, dict) else None
 
 
+def _busy_s(spec: dict[str, Any]) -> int | None:
+    limit = spec.get("max_runtime")
+    return math.ceil(parse_duration_s(limit) + grace_s(spec)) if limit else None
+
+
 def shape_of(
     spec: dict[str, Any],
     tenant: str = "",
@@ -71,6 +77,7 @@ def shape_of(
         document_kib=_document_kib(
             len(packed or codec.encode(spec)), _GPUS_OF_ALL if is_all else count + len(ids)
         ),
+        busy_s=_busy_s(spec),
     )
 
 
@@ -182,6 +189,7 @@ def job_from_document(document: JobDocument, tenant: Mapping[str, Any] | None = 
         image=sys.intern(str(spec.get("image") or "")),
         fence_s=fence_s(spec),
         not_before=document.get("not_before"),
+        is_preemptible=bool(spec.get("preemptible")),
     )
 
 

@@ -71,6 +71,16 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempted:
+    """The planner stops a job, whose attempt holds, for one of higher rank."""
+
+    tenant: str
+    job: str
+    by_tenant: str
+    by_job: str
+
+
+@dataclass(frozen=True, slots=True)
 class StillQueued:
     """The planner could not place a job that has just come; `code` and `message` say why."""
 
@@ -125,6 +135,7 @@ Event = (
     | TenantApplied
     | TenantDeleted
     | Assigned
+    | Preempted
     | StillQueued
     | Tick
 )

@@ -119,6 +119,8 @@ def why_not(cluster: Cluster, node: Node, shape: Shape) -> NodeVerdict | None:
     verdict = filters.why_not(node, shape, cluster.settings)
     if verdict is None and limit_on(cluster, node, shape) is not None:
         return NodeVerdict(node.name, V.QUOTA_ON_MODEL)
+    if verdict is None and cluster.reservations.is_for_others(node.name, shape):
+        return NodeVerdict(node.name, V.RESERVED_FOR_OTHER)
     return verdict
 
 

@@ -75,6 +75,27 @@ def as_if_ended(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def as_if_held(node: Node, shape: Shape, uuids: Iterable[str]) -> Iterator[None]:
+    """Within it these GPUs of the node, and CPUs and memory, are taken by one more job of a shape;
+    for what-ifs alone."""
+    granted = [(node.gpus[uuid], size) for uuid in uuids if (size := grant(node.gpus[uuid], shape))]
+
+    def book(sign: int) -> None:
+        for gpu, size in granted:
+            gpu.free_milli -= sign * size["milli"]
+            gpu.shared_mib += sign * (size["memory_mib"] or 0)
+        node.cpu_milli_used += sign * shape.cpu_milli
+        node.memory_mib_used += sign * shape.memory_mib
+        node.document_kib_used += sign * shape.document_kib
+
+    book(1)
+    try:
+        yield
+    finally:
+        book(-1)
+
+
 def _enter(gpu: Gpu, key: AttemptRef, granted: GrantedGpu) -> None:
     gpu.grants[key] = granted["milli"]
     gpu.free_milli -= granted["milli"]
@@ -90,6 +111,8 @@ def _count(node: Node, use: Use, job: Job, attempt: Attempt, sign: int) -> None:
     use.milli += sign * sum(granted["milli"] for granted in attempt.gpus)
     use.gpu_memory_mib += sign * attempt.gpu_memory_mib
     use.running_jobs += sign
+    use.cpu_milli += sign * job.shape.cpu_milli
+    use.memory_mib += sign * job.shape.memory_mib
     node.cpu_milli_used += sign * job.shape.cpu_milli
     node.memory_mib_used += sign * job.shape.memory_mib
     node.document_kib_used += sign * job.shape.document_kib

@@ -10,7 +10,7 @@ from gpuyard.errors import GpuyardError
 from gpuyard.messages import StopOrder
 from gpuyard.model.reasons import REASONS, EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState
-from gpuyard_coordinator.core import documents, ledger, retries, setaside, waiting
+from gpuyard_coordinator.core import documents, fairshare, ledger, retries, setaside, waiting
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_nodes
@@ -65,6 +65,7 @@ def assign(
     move(job, S.ASSIGNED)
     job.not_before = None
     job.attempts.append(attempt)
+    fairshare.settle(cluster, job.tenant, now)
     ledger.hold(cluster, node, job, attempt)
     setaside.take_assignment(node, job, attempt, effects)
     attempt.introduced = (cluster.token, node.revision)
@@ -126,6 +127,7 @@ def end_attempt(
     attempt.exit_code, attempt.message = exit_code, message
     attempt.ended_at = ended_at or now.at
     node = cluster.nodes[attempt.node]
+    fairshare.settle(cluster, job.tenant, now)
     ledger.release(cluster, node, job, attempt)
     effects.wanted.add(node.name)
     setaside.take_end(cluster, job, attempt, is_stale=is_stale, now=now, effects=effects)
@@ -196,5 +198,7 @@ def _requeue(
     move(job, S.QUEUED)
     waiting.enqueue(cluster, job, now, delay_s=again.delay_s)
     data = {"reason": ended.reason if ended else None, "not_before": job.not_before}
-    message = ended.next_allowed_because if ended else again.why
+    message = (ended.next_allowed_because if ended else None) or again.why
+    if job.not_before is not None:
+        message = f"{message}; not before {job.not_before}"
     effects.emit(job, EventKind.REQUEUED, now, message=message, data=data)

@@ -1,11 +1,25 @@
-"""Who goes next: priority, then age. Waiting jobs are grouped by shape, each group sorted."""
+"""Who goes next: priority, then whose tenant has had least for its weight, then age.
 
+Within a tenant it is priority, then age. Waiting jobs are grouped by shape, each group sorted.
+"""
+
+import heapq
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.state import Job, Order, Shape
+
+
+class Rank(NamedTuple):
+    """A job's priority. The larger rank goes first, whatever its tenant has had, and may preempt a
+    smaller one."""
+
+    tenant: int
+    job: int
 
 
 @dataclass(slots=True)
@@ -48,7 +62,10 @@ class Queue:
                 self.fresh.discard(job.shape)
 
     def position(self, job: Job) -> int | None:
-        """Jobs before this one plus 1; None for a job that does not wait for room."""
+        """Jobs of larger priority or more age plus 1; None for a job that does not wait for room.
+
+        Of several tenants that is not the order in which they start: their shares decide.
+        """
         index = bisect_left(self._all, job.order)
         is_there = index < len(self._all) and self._all[index] == job.order
         return index + 1 if is_there else None
@@ -63,3 +80,71 @@ def _remove(orders: list[Order], order: Order) -> bool:
         del orders[index]
         return True
     return False
+
+
+Place = tuple[int, int, int, int, str]
+"""Of a tenant among tenants: his priority, his first job's, his standing, that job's age."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Whose turn it is: tenant by tenant in the order of their places, each with its first job.
+
+    Each step costs a heap's logarithm. Whoever is given something moves back behind those who have
+    less now; the others keep their places, since nothing of theirs changed.
+    """
+
+    queue: Queue
+    standing: Callable[[str], tuple[int, int]]
+    """(priority, how much he has had for his weight) of a tenant, as of the moment of the call."""
+    _tenants: list[tuple[Place, str]] = field(default_factory=list)
+    _heads: dict[str, list[tuple[Order, int, Shape]]] = field(default_factory=dict)
+    """By tenant a heap of the first jobs of his shapes, each with its index in its shape."""
+
+    def open(self, shapes: Iterable[Shape]) -> None:
+        """Begins anew with the waiting jobs of these shapes."""
+        self._heads.clear()
+        for shape in shapes:
+            if orders := self.queue.by_shape.get(shape):
+                self._heads.setdefault(shape.tenant, []).append((orders[0], 0, shape))
+        for heads in self._heads.values():
+            heapq.heapify(heads)
+        self._tenants = [(self._place(tenant), tenant) for tenant in self._heads]
+        heapq.heapify(self._tenants)
+
+    def first(self) -> tuple[Order, Shape] | None:
+        """The job whose turn it is; None once no job is left."""
+        if not self._tenants:
+            return None
+        order, _, shape = self._heads[self._tenants[0][1]][0]
+        return order, shape
+
+    def advance(self) -> None:
+        """It was given its place: next of its shape is the one behind it."""
+        heads = self._heads[self._tenants[0][1]]
+        _, index, shape = heads[0]
+        orders = self.queue.by_shape[shape]
+        if index + 1 < len(orders):
+            heapq.heapreplace(heads, (orders[index + 1], index + 1, shape))
+        else:
+            heapq.heappop(heads)
+        self._move()
+
+    def close(self) -> None:
+        """It has no place, and so has no other of its shape."""
+        heapq.heappop(self._heads[self._tenants[0][1]])
+        self._move()
+
+    def _move(self) -> None:
+        tenant = self._tenants[0][1]
+        if len(self._tenants) == 1 and self._heads[tenant]:
+            return
+        if self._heads[tenant]:
+            heapq.heapreplace(self._tenants, (self._place(tenant), tenant))
+        else:
+            heapq.heappop(self._tenants)
+
+    def _place(self, tenant: str) -> Place:
+        priority, standing = self.standing(tenant)
+        negative, sequence, _, job = self._heads[tenant][0][0]
+        return (-priority, negative, standing, sequence, job)

@@ -1,31 +1,41 @@
 """One cycle of planning: from the queue and the placer to placements and words for the rest.
 
 Numbered as in the design: (1) events were applied before; (2) quota; (3) order; (4) filters and
-(5) packing behind the placer; (8) the caller commits by applying the events returned. A plan right
-after its commit is empty: shapes that were refused are not asked again until room grew.
+(5) packing behind the placer; (6) preemption and (7) reservations for whoever comes first and cannot
+start; (8) the caller commits by applying the events returned. A plan right after its commit is empty:
+shapes that were refused are not asked again until room grew, a reservation ended or time is up.
 """
 
-import heapq
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import quota
+from gpuyard_coordinator.core import fairshare, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
-from gpuyard_coordinator.core.events import Assigned, StillQueued
+from gpuyard_coordinator.core.events import Assigned, Preempted, StillQueued
 from gpuyard_coordinator.core.explain import RecentWords, Words
+from gpuyard_coordinator.core.ordering import Rank, Turns
 from gpuyard_coordinator.core.packing import Placement, Placer
-from gpuyard_coordinator.core.state import Now, Order, Shape
+from gpuyard_coordinator.core.reserving import Reserving
+from gpuyard_coordinator.core.state import Now, Order, Shape, without_nodes
 
 UNEXPLAINED: Final = "it waits; ask for its reasons with gpuyard why"
 """What a job is told that came among more unlike ones than one turn can explain."""
+_NEVER: Final = Now(0.0, "")
+_NO_JOB: Final = ("", "")
 
 
 @dataclass(slots=True)
 class Plan:
     placements: list[Assigned] = field(default_factory=list)
+    preemptions: list[Preempted] = field(default_factory=list)
     is_partial: bool = False
     """The limit was met: plan again after this one is committed."""
+
+    @property
+    def events(self) -> list[Assigned | Preempted]:
+        """What to apply, in order."""
+        return [*self.preemptions, *self.placements]
 
 
 @dataclass(slots=True)
@@ -34,40 +44,36 @@ class Planner:
     placer: Placer
     _open: set[Shape] = field(default_factory=set)
     """Shapes that may fit; the others wait for room to grow."""
+    _held_back: set[Shape] = field(default_factory=set)
+    """Of the others those that keep off a reserved node."""
     _planned: dict[str, Use] = field(default_factory=dict)
     """What this plan adds to each tenant's use."""
+    _on_nodes: dict[str, list[tuple[Shape, tuple[str, ...]]]] = field(default_factory=dict)
+    """What it places, by node."""
+    _fleet: fairshare.Fleet = field(default_factory=fairshare.Fleet)
+    _is_new_inventory: bool = False
+    _now: Now = _NEVER
     _recent: RecentWords = field(default_factory=RecentWords)
+    _reserving: Reserving = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reserving = Reserving(self.cluster)
 
     @property
     def is_behind(self) -> bool:
         """True while jobs wait that no plan has looked at, or that the last one was cut short of."""
         return bool(self._open or self.cluster.queue.fresh)
 
-    def plan(self, limit: int) -> Plan:
-        """At most `limit` placements, in queue order; a shape that does not fit is passed over."""
-        self._look_at_changes()
-        self._planned.clear()
-        queue, plan = self.cluster.queue, Plan()
-        heads = [
-            (orders[0], 0, shape)
-            for shape in self._open
-            if (orders := queue.by_shape.get(shape)) is not None
-        ]
-        heapq.heapify(heads)
-        while heads:
-            if len(plan.placements) == limit:
-                plan.is_partial = True
-                return plan
-            order, index, shape = heads[0]
-            if not self._place(order, shape, plan):
-                heapq.heappop(heads)
-                continue
-            orders = queue.by_shape[shape]
-            if index + 1 < len(orders):
-                heapq.heapreplace(heads, (orders[index + 1], index + 1, shape))
-            else:
-                heapq.heappop(heads)
-        self._open.clear()
+    def plan(self, limit: int, now: Now) -> Plan:
+        """At most `limit` placements and preemptions, in queue order; a shape that does not fit is
+        passed over."""
+        self._begin(now)
+        plan = Plan()
+        while not plan.is_partial:
+            self._walk(plan, limit)
+            if not self.cluster.reservations.take_ends():
+                break
+            self._open |= self._held_back
         return plan
 
     def explain_new(self, keys: list[tuple[str, str]], now: Now) -> list[StillQueued]:
@@ -78,8 +84,47 @@ class Planner:
             if self.cluster.queue.position(job) is not None:
                 found = self._recent.of(job.shape, words, now.mono)
                 code, message = found or (str(VerdictCode.WAITING_TURN), UNEXPLAINED)
+                held = self.cluster.reservations.by_job.get(job.key)
+                message = f"{message}; {held.text}" if held is not None else message
                 waiting.append(StillQueued(job.tenant, job.id, code, message))
         return waiting
+
+    def preview(self, shape: Shape) -> Placement | None:
+        """Where one more job of a shape would go now, after all that wait; nothing is kept of it."""
+        self._look_at_changes()
+        self._planned.clear()
+        masked = self._masked(shape, _NO_JOB, Rank(0, 0))
+        placement = self._within_limits(masked)
+        if placement is not None:
+            self.placer.release(masked, placement)
+        self._planned.clear()
+        return placement
+
+    def _begin(self, now: Now) -> None:
+        self._now = now
+        self._look_at_changes()
+        self._open |= self._reserving.begin(now, is_new_inventory=self._is_new_inventory)
+        self._is_new_inventory = False
+        self._planned.clear()
+        self._on_nodes.clear()
+        if self.cluster.reservations.take_ends():
+            self._open |= self._held_back
+
+    def _walk(self, plan: Plan, limit: int) -> None:
+        """Gives each whose turn it is its place, until nobody is left who may have one."""
+        turns = Turns(self.cluster.queue, self._standing)
+        turns.open(self._open)
+        while (first := turns.first()) is not None:
+            if len(plan.placements) + len(plan.preemptions) >= limit:
+                plan.is_partial = True
+                return
+            order, shape = first
+            if self._place(order, shape, plan):
+                turns.advance()
+            else:
+                self._open.discard(shape)
+                turns.close()
+        self._open.clear()
 
     def _look_at_changes(self) -> None:
         cluster = self.cluster
@@ -89,6 +134,7 @@ class Planner:
                 self.placer.node_removed(name)
             else:
                 self.placer.node_changed(node)
+            self._is_new_inventory |= self._fleet.count(name, node)
         cluster.nodes_changed.clear()
         eased, cluster.tenants_eased = cluster.tenants_eased, set()
         if self.placer.take_growth():
@@ -99,47 +145,75 @@ class Planner:
                 self._open |= {s for s in cluster.queue.by_shape if s.tenant in eased}
         cluster.queue.fresh.clear()
 
+    def _standing(self, tenant: str) -> tuple[int, int]:
+        document = self.cluster.tenants.get(tenant)
+        history = fairshare.history_of(self.cluster, tenant, self._now)
+        held = fairshare.amounts(self._use_with_plan(tenant))
+        weight = fairshare.weight_of(document)
+        share = fairshare.standing(held, history, self._fleet.whole, weight)
+        return fairshare.priority_of(document), share
+
     def _place(self, order: Order, shape: Shape, plan: Plan) -> bool:
-        placement = self._within_limits(shape)
-        if placement is None:
-            self._open.discard(shape)
+        """False where no other job of the shape can be helped either."""
+        _, _, tenant, id = order
+        job = self.cluster.jobs[tenant, id]
+        if self._is_over(shape):
             return False
-        _, _, tenant, job = order
-        plan.placements.append(Assigned(tenant, job, placement.node, placement.gpus))
+        masked = self._masked(shape, job.key, fairshare.rank_of(self.cluster, job))
+        placement = self._within_limits(masked)
+        if placement is None:
+            if masked is not shape:
+                self._held_back.add(shape)
+            goes_on, preempted = self._reserving.blocked(job, self._on_nodes, self._now)
+            plan.preemptions += preempted
+            return goes_on
+        self._reserving.started(job.key)
+        plan.placements.append(Assigned(tenant, id, placement.node, placement.gpus))
         return True
+
+    def _masked(self, shape: Shape, job: tuple[str, str], rank: Rank) -> Shape:
+        """The shape, kept off nodes that are reserved for others."""
+        kept_off = self.cluster.reservations.kept_off(job, shape, rank, self._now.mono)
+        return without_nodes(shape, shape.excluded | kept_off)
 
     def _within_limits(self, shape: Shape) -> Placement | None:
         """A reserved place that keeps the tenant within its limits, or None."""
-        document = self.cluster.tenants.get(shape.tenant)
-        if document is None:
-            return self.placer.place(shape)
-        use = self._use_with_plan(shape.tenant)
-        if quota.limit_hit(shape.tenant, document, use, quota.least_ask(shape)) is not None:
+        if self._is_over(shape):
             return None
-        placement = self.placer.place(shape, quota.left(document, use))
+        document = self.cluster.tenants.get(shape.tenant)
+        left = None if document is None else quota.left(document, self._use_with_plan(shape.tenant))
+        placement = self.placer.place(shape, left)
         if placement is not None:
-            node = self.cluster.nodes[placement.node]
-            ask = quota.ask_of(node, shape, placement.gpus)
-            planned = self._planned.setdefault(shape.tenant, Use())
-            planned.milli += ask.milli
-            planned.gpu_memory_mib += ask.gpu_memory_mib
-            planned.running_jobs += 1
+            self._note(shape, placement)
         return placement
 
+    def _is_over(self, shape: Shape) -> bool:
+        """True where the tenant's limits keep the shape waiting wherever it might go."""
+        document = self.cluster.tenants.get(shape.tenant)
+        if document is None:
+            return False
+        use = self._use_with_plan(shape.tenant)
+        return quota.limit_hit(shape.tenant, document, use, quota.least_ask(shape)) is not None
+
+    def _note(self, shape: Shape, placement: Placement) -> None:
+        """Adds what the plan has just placed to what it uses."""
+        ask = quota.ask_of(self.cluster.nodes[placement.node], shape, placement.gpus)
+        planned = self._planned.setdefault(shape.tenant, Use())
+        planned.milli += ask.milli
+        planned.gpu_memory_mib += ask.gpu_memory_mib
+        planned.running_jobs += 1
+        planned.cpu_milli += shape.cpu_milli
+        planned.memory_mib += shape.memory_mib
+        self._on_nodes.setdefault(placement.node, []).append((shape, placement.gpus))
+
     def _use_with_plan(self, tenant: str) -> Use:
-        held, planned = self.cluster.use_of(tenant), self._planned.get(tenant, Use())
+        held, planned = self.cluster.use_of(tenant), self._planned.get(tenant)
+        if planned is None:
+            return held
         return Use(
             milli=held.milli + planned.milli,
             gpu_memory_mib=held.gpu_memory_mib + planned.gpu_memory_mib,
             running_jobs=held.running_jobs + planned.running_jobs,
+            cpu_milli=held.cpu_milli + planned.cpu_milli,
+            memory_mib=held.memory_mib + planned.memory_mib,
         )
-
-    def preview(self, shape: Shape) -> Placement | None:
-        """Where one more job of a shape would go now; nothing is kept of it."""
-        self._look_at_changes()
-        self._planned.clear()
-        placement = self._within_limits(shape)
-        if placement is not None:
-            self.placer.release(shape, placement)
-        self._planned.clear()
-        return placement

@@ -44,6 +44,11 @@ class Settings:
     """`stop_after` of a job with retries that says nothing of partitions."""
     foreign_tolerated_mib: int = 256
     """Foreign memory up to this on a GPU does not keep jobs off it: a display server's share."""
+    starvation_after_s: float = 600.0
+    """A job that waited so long for room has the room of one node collected, where no time limits
+    tell when some will be free."""
+    min_runtime_s: float = 60.0
+    """An attempt is not preempted before it had its node for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,9 @@ class Shape:
     is_shared_across_tenants: bool = False
     document_kib: int = 2
     """Room that an attempt takes in its node's wanted document, rounded up to a power of two."""
+    busy_s: int | None = None
+    """The longest that it holds its grant once it runs: its time limit and its grace; None: no
+    limit."""
 
     @property
     def wants_gpus(self) -> bool:
@@ -154,6 +162,8 @@ class Job:
     """How long after its node's last lease an attempt is ended there; None: it goes on."""
     not_before: str | None = None
     """When a retry may start, RFC 3339 UTC."""
+    is_preemptible: bool = False
+    """May be stopped for a job of higher priority."""
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -61,3 +61,5 @@ def reshape(cluster: Cluster, tenant: str) -> None:
         else:
             # Shares of others may sit beside this one from now on.
             cluster.tenants_eased.update(t for t, n in cluster.queue.waiting.items() if n)
+            if job.last is not None:
+                cluster.nodes_changed.add(job.last.node)

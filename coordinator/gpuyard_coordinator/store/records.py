@@ -15,8 +15,9 @@ MAX_WAL_BYTES: Final = 512 * 1024
 """Of a log record: half of what the bus lets one message have."""
 MAX_WAL_WRITES: Final = 200
 """Above it writing the keys at once is cheaper than a log record and a checkpoint soon after."""
-MARKER_TTL_S: Final = 10
-"""A delete marker only says that the key is gone, which nothing that comes later must know."""
+MARKER_TTL_S: Final = 30
+"""A delete marker only says that the key is gone: to standbys, which read all anew after a third of
+this out of touch (`gpuyard.bus.tail.MAX_GAP_S`)."""
 TAKEN_OVER_TTL_S: Final = 3600
 """Longer for a log record that another leader left: its author may still want to know whether it
 was stored, and the marker says so."""

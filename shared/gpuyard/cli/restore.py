@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Exit code: 0 restored, 1 refused or broken off, 3 the bus does not answer.")
-@click.argument(
-    "file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Also where the yard has unfinished jobs.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @global_options

@@ -52,6 +52,7 @@ def lines(view: View) -> Iterator[str]:
         [
             ("Yard", f"{view['yard']}, {'healthy' if view['healthy'] else 'NOT healthy'}"),
             ("Leader", _pairs(view["leader"])),
+            *(("Standby", _pairs(standby)) for standby in view.get("standbys") or ()),
             ("Bus", _pairs(bus)),
             ("Nodes", _nodes(view["nodes"])),
             ("GPUs", _gpus(gpus)),

@@ -101,15 +101,15 @@ async def restore(
 def _check(found: State, backup: Backup, checksum: str, *, replaces: bool) -> None:
     if not found.live_jobs or found.restoring == checksum:
         return
+    jobs = f"{found.live_jobs} unfinished job{'s' if found.live_jobs != 1 else ''}"
     if found.yard != backup.yard:
         raise Conflict(
-            f"the bus has yard {found.yard} with {found.live_jobs} unfinished jobs, and the "
-            f"backup is of yard {backup.yard}",
+            f"the bus has yard {found.yard} with {jobs}, and the backup is of yard {backup.yard}",
             hint="restore onto an empty bus",
         )
     if not replaces:
         raise Conflict(
-            f"yard {found.yard} has {found.live_jobs} unfinished jobs",
+            f"yard {found.yard} has {jobs}",
             hint="--replace puts the backup's tenants in place of its own and brings back jobs "
             "that it does not know; what it knows of jobs stays",
         )

@@ -30,8 +30,6 @@ _LATER: Final = {
     "guaranteed_gpus": "guarantees",
     "borrowing": "borrowing",
     "gpu_hours": "GPU-hour budgets",
-    "priority": "priority between tenants",
-    "weight": "weights",
     "adjust": "monitoring-driven adjustment",
     "users": "limits of users below a tenant",
 }
@@ -99,6 +97,8 @@ class TenantSpec(_Part):
     per_job: PerJob = Field(default_factory=PerJob)
     models: list[str] | None = Field(default=None, max_length=256)
     share_across_tenants: bool = False
+    priority: Annotated[Whole, Field(le=100)] = 50
+    weight: Annotated[Whole, Field(ge=1, le=1000)] = 1
 
     @field_validator("tenant")
     @classmethod

@@ -26,7 +26,7 @@ async def test_with_the_toolkit_the_grant_is_in_the_container(
     assert look is not None and look.mismatch is None
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", "kill", "restart"])
 async def test_an_engine_that_goes_takes_the_blame_for_its_containers(
     private_engine: MakePrivateEngine, make_bench: MakeBench, how: str
 ) -> None:
@@ -38,6 +38,8 @@ async def test_an_engine_that_goes_takes_the_blame_for_its_containers(
     await asyncio.sleep(0)
 
     await asyncio.to_thread(getattr(engine, how))
+    if how == "restart":  # and once more, before anybody could look
+        await asyncio.to_thread(engine.kill)
     assert [one["code"] for one in await bench.runtime.problems()] == ["docker_unreachable"]
     await asyncio.to_thread(engine.start)
 

@@ -187,10 +187,10 @@ async def test_a_disk_that_refuses_confirms_nothing_and_stops_no_kill(
     keeper: KeeperProcess, runtime: ProcessRuntime
 ) -> None:
     seen, reach = await started(runtime, "sleep 60")
-    await keeper.ask(arm={NAME: fence_in(60, reach=reach)})
+    await keeper.ask(arm={NAME: fence_in(1.0, reach=reach)})
     (keeper.directory / "fences.json.new").unlink(missing_ok=True)
     (keeper.directory / "fences.json.new").mkdir()
-    answer = await keeper.ask(arm={NAME: fence_in(0.3, reach=reach), "new": fence_in(60)})
+    answer = await keeper.ask(arm={NAME: fence_in(1.2, reach=reach), "new": fence_in(60)})
     assert list(answer["held"]) == [NAME]
     assert (await runtime.wait(seen.key)).code == 137
     (keeper.directory / "fences.json.new").rmdir()

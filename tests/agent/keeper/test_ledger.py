@@ -52,6 +52,7 @@ def test_arming_moves_the_deadline_and_never_unlearns_where() -> None:
     later.reach = CONTAINER
     held.arm(later)
     held.arm(fence(220))
+    held.arm(fence(180))
     assert (held.deadline, held.reach) == (220, CONTAINER)
 
 

@@ -280,7 +280,7 @@ def test_a_node_that_an_attempt_could_not_start_on_is_said_to_be_out() -> None:
 
     assert yard.states("j") == ["queued"]
     assert yard.events("j")[-1]["message"] == (
-        "0/2 nodes fit: 1 insufficient_gpus (asked 1, most free 0), 1 node_unready"
+        "0/2 nodes fit: 1 failed this job before, 1 insufficient_gpus (asked 1, most free 0)"
     )
 
 

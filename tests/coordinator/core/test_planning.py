@@ -4,7 +4,7 @@ from gpuyard.model.node import GpuLink
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.linking import best_linked
-from gpuyard_coordinator.core.packing import BestFit, Placement
+from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.quota import Left
 from gpuyard_coordinator.core.state import DOCUMENT_KIB, Shape
@@ -91,15 +91,15 @@ def test_a_limited_plan_says_that_it_is_partial_and_the_next_goes_on() -> None:
     for number in range(5):
         yard.submit(f"j{number}", gpus=1)
 
-    plan = yard.planner.plan(2)
+    plan = yard.planner.plan(2, yard.now)
     assert (len(plan.placements), plan.is_partial) == (2, True)
     for placement in plan.placements:
         apply(yard.cluster, placement, yard.now, Effects())
 
-    assert yard.planner.plan(10).placements and not yard.planner.plan(10).placements
+    assert yard.planner.plan(10, yard.now).placements and not yard.planner.plan(10, yard.now).placements
 
 
-class CountingPlacer(BestFit):
+class CountingPlacer(Packer):
     """Counts how often each shape is asked for."""
 
     calls: list[Shape]

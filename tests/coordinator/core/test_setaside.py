@@ -233,6 +233,8 @@ def test_jobs_of_an_image_that_failed_on_node_after_node_wait_and_say_so() -> No
     verdict = yard.why("k")["verdict"]
     assert verdict is not None and verdict["code"] == "not_before"
     assert "image bad could not be started on n0, n1, n2, n3; next try" in verdict["message"]
+    assert yard.events("k")[-1]["kind"] == "queued"
+    assert yard.events("k")[-1]["message"] == verdict["message"]
 
 
 def test_one_job_of_a_held_image_tries_and_its_start_frees_the_others() -> None:

@@ -19,6 +19,7 @@ from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.state import AttemptRef
 from tests.coordinator.core.following import follow
 from tests.support.agents import A100_40, RTX_4090, Agent, Card, change
+from tests.support.hosts import Hosts, host_of
 from tests.support.yard import Yard
 
 NODES = ("a", "b", "c")
@@ -90,8 +91,7 @@ class YardMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.yard = Yard()
-        self.running: dict[AttemptRef, str] = {}
-        """Containers of the world, and the machine and boot each runs on."""
+        self.hosts = Hosts(self.yard)
         self.in_flight: dict[str, Agent] = {}
         """Beats that were sent and have not arrived: copies of what their agents were then."""
         self.plans_at_once = True
@@ -101,10 +101,6 @@ class YardMachine(RuleBasedStateMachine):
         self.stale: set[AttemptRef] = set()
         """Attempts that their host had accepted and not started when it restarted."""
         self.cancelled: set[JobKey] = set()
-        self.fences: dict[AttemptRef, float] = {}
-        """When keepers end what runs, unless its node's lease is renewed before."""
-        self.renewed: dict[str, float] = {}
-        """When each host's lease was renewed last."""
         self.machines = 0
 
     @initialize(
@@ -156,41 +152,8 @@ class YardMachine(RuleBasedStateMachine):
                 self._step(agent, key, pick=1)
 
     def _beat(self, name: str) -> None:
-        self._hear(name)
+        self.hosts.beat(name)
         self._plan()
-
-    def _hear(self, name: str) -> None:
-        """A beat; its answer renews the lease of its node, and so the fences of what runs there."""
-        self._keep_fences()
-        agent = self.yard.agents[name]
-        outcome = self.yard.beat(name)
-        if outcome is not None and outcome.status == "ok" and not agent.is_deaf:
-            self.renewed[self._host(agent)] = self.yard.mono
-            self._arm(agent)
-
-    def _arm(self, agent: Agent) -> None:
-        """Hands the keeper of a host the fences of what runs there, counted from its lease."""
-        for key, fence_s in agent.fences.items():
-            if self.running.get(key) == self._host(agent) and agent.self_stop:
-                self.fences[key] = self._lease_of(agent) + fence_s
-
-    def _lease_of(self, agent: Agent) -> float:
-        return self.renewed.get(self._host(agent), -float("inf"))
-
-    def _host(self, agent: Agent) -> str:
-        return f"{agent.machine_id}/{agent.boot_id}"
-
-    def _keep_fences(self) -> None:
-        """Keepers end what is due on any host, heard of or not."""
-        for key, due in list(self.fences.items()):
-            if self.yard.mono < due:
-                continue
-            del self.fences[key]
-            host = self.running.pop(key, None)
-            for agent in self.yard.agents.values():
-                report = agent.reports.get(key)
-                if self._host(agent) == host and report is not None:
-                    change(report, state="ended", reason="node_lost", ended_at=self.yard.now.at)
 
     @rule(id=ids)
     def cancel(self, id: str) -> None:
@@ -223,29 +186,14 @@ class YardMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 7.0, 35.0, 65.0, 130.0, 310.0]), silent=st.sets(names))
     def time_passes(self, seconds: float, silent: set[str]) -> None:
-        left = seconds
-        while left > 0:
-            self.yard.mono += min(left, STEP_S)
-            left -= STEP_S
-            for name in NODES:
-                if name not in silent:
-                    self._hear(name)
-            self._keep_fences()
+        self.hosts.spend(seconds, silent=silent, step_s=STEP_S)
         self.yard.tick()
         self._plan()
 
     @rule(name=names, answers=st.sampled_from([True, True, False]))
     def keeper(self, name: str, answers: bool) -> None:
-        """A keeper dies or is started again; while it is away its host ends nothing by itself, and
-        the agent says so before anything else goes wrong."""
-        agent = self.yard.agents[name]
-        agent.self_stop = answers
-        self._arm(agent)
-        self._keep_fences()
-        self._beat(name)
-        if not answers and self.yard.beat_outcome and self.yard.beat_outcome.status == "ok":
-            own = {key for key, host in self.running.items() if host == self._host(agent)}
-            self.fences = {key: due for key, due in self.fences.items() if key not in own}
+        self.hosts.change_keeper(self.yard.agents[name], answers=answers)
+        self._plan()
 
     @rule(name=names, deaf=rarely)
     def hear(self, name: str, deaf: bool) -> None:
@@ -276,7 +224,7 @@ class YardMachine(RuleBasedStateMachine):
             return  # no agent starts in one boot what it accepted in another
         self._go_on_with(agent, key, pick)
         if agent.reports[key]["state"] == "ended":
-            self.running.pop(key, None)
+            self.hosts.running.pop(key, None)
 
     def _go_on_with(self, agent: Agent, key: AttemptRef, pick: int) -> None:
         report = agent.reports[key]
@@ -285,11 +233,7 @@ class YardMachine(RuleBasedStateMachine):
             why = agent.stops[key]
             change(report, state="ended", reason=why, exit_code=143, ended_at=at)
         elif report["state"] == "accepted" and pick % 3:
-            if self._lease_of(agent) + agent.fences.get(key, float("inf")) <= self.yard.mono:
-                return  # its fence is over before it begins
-            change(report, state="running", started_at=at, container_id="c")
-            self.running[key] = self._host(agent)
-            self._arm(agent)
+            self.hosts.start(agent, key)
         else:
             reason = ENDS[pick % len(ENDS)]
             code = pick % 2 if reason is EndReason.EXITED else None
@@ -303,11 +247,11 @@ class YardMachine(RuleBasedStateMachine):
     def host_restarts(self, name: str, remembers: bool) -> None:
         """What ran there is dead; its agent may have kept a journal of it."""
         agent = self.yard.agents[name]
-        host = f"{agent.machine_id}/{agent.boot_id}"
+        host = host_of(agent)
         kept = copy.deepcopy(agent.reports)
         agent.reboot()
         self.in_flight.pop(name, None)  # a host takes longer to start than a message to arrive
-        self.running = {key: at for key, at in self.running.items() if at != host}
+        self.hosts.die(host)
         if remembers:
             agent.reports = kept
             for key, report in kept.items():
@@ -387,7 +331,8 @@ class YardMachine(RuleBasedStateMachine):
             return
         self.host_restarts(name, remembers=False)
         own = f"machine-{name}"
-        self.running = {key: at for key, at in self.running.items() if not at.startswith(own)}
+        for host in [host for host in self.hosts.running.values() if host.startswith(own)]:
+            self.hosts.die(host)
         self.time_passes(35.0, {name})
         assert self.yard.forget(name).error is None
         assert not any(
@@ -427,7 +372,7 @@ class YardMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_job_runs_twice_at_a_time(self) -> None:
-        jobs = [(tenant, id) for tenant, id, _ in self.running]
+        jobs = [(tenant, id) for tenant, id, _ in self.hosts.running]
         assert len(jobs) == len(set(jobs))
 
     @invariant()

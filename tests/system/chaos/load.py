@@ -62,7 +62,8 @@ def jobs(seed: int, count: int, traces: Path) -> Iterator[Planned]:
         }
         if retries and draw.random() < 0.5:
             body["on_partition"] = {"stop_after": "20s"}
-        duration = round(draw.uniform(0.2, 8.0), 2)
+        # Most are short; some outlast a node's lease, so that what is cut off still runs after it.
+        duration = round(draw.uniform(*draw.choices([(0.2, 8.0), (8.0, 30.0)], [4, 1])[0]), 2)
         if draw.random() < _REAL_SHARE:
             failures = draw.choice([0, 1]) if retries else 0
             script = _SCRIPT.format(traces=traces, duration=duration, failures=failures)

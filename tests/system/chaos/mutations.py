@@ -8,49 +8,79 @@ ROOT: Final = Path(__file__).parents[3]
 PARTS: Final = ("shared", "coordinator", "agent")
 
 
-class Mutation(NamedTuple):
-    """A text of one file that stands there once, and what takes its place."""
+class Change(NamedTuple):
+    """A text that stands once in a file, and what takes its place."""
 
     file: str
     text: str
     defect: str
+
+
+class Mutation(NamedTuple):
     finds: str
-    """The kind of violation that must be found."""
+    """The kind of violation that the checker must find."""
+    changes: tuple[Change, ...]
 
 
 MUTATIONS: Final = {
+    "attempt_started_early": Mutation(
+        "overlap",
+        (
+            Change(
+                "coordinator/gpuyard_coordinator/core/beats.py",
+                "        if state is NodeState.LOST:\n            effects.nodes.add(name)",
+                "        if state:\n            effects.nodes.add(name)",
+            ),
+            Change(
+                "coordinator/gpuyard_coordinator/core/fencing.py",
+                "    since = attempt.silent_since\n    if since is None:\n",
+                "    since = attempt.silent_since\n    return node.last_beat\n    if since is None:\n",
+            ),
+            Change(
+                "coordinator/gpuyard_coordinator/core/fencing.py",
+                "    if job.fence_s is None or not attempt.fenced:\n        return None\n",
+                "",
+            ),
+        ),
+    ),
     "grant_given_twice": Mutation(
-        "coordinator/gpuyard_coordinator/core/ledger.py",
-        """            gpu.grants[key] = granted["milli"]
-            gpu.free_milli -= granted["milli"]
+        "grant",
+        (
+            Change(
+                "coordinator/gpuyard_coordinator/core/ledger.py",
+                "            _enter(gpu, key, granted)\n    attempt.gpu_memory_mib",
+                """            _enter(gpu, key, granted)
+            gpu.free_milli += 0 if job.submit_seq % 20 else granted["milli"]
     attempt.gpu_memory_mib""",
-        """            gpu.grants[key] = granted["milli"]
-            gpu.free_milli -= granted["milli"] if job.submit_seq % 20 else 0
-    attempt.gpu_memory_mib""",
-        finds="grant",
+            ),
+        ),
     ),
     "event_dropped": Mutation(
-        "coordinator/gpuyard_coordinator/outbox.py",
-        "            self._lanes[_stream_of(item.subject)].add(item)\n",
-        """            if ".running." in item.subject and n % 20 == 0:
+        "events",
+        (
+            Change(
+                "coordinator/gpuyard_coordinator/outbox.py",
+                "            self._lanes[_stream_of(item.subject)].add(item)\n",
+                """            if ".running." in item.subject and n % 20 == 0:
                 self._note_stored(item)
                 continue
             self._lanes[_stream_of(item.subject)].add(item)
 """,
-        finds="events",
+            ),
+        ),
     ),
 }
 
 
 def mutated(name: str, directory: Path) -> Path:
     """A copy of the sources with the defect in it; raises ValueError where its text is gone."""
-    mutation = MUTATIONS[name]
     for part in PARTS:
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / part, directory / part, ignore=ignored)
-    file = directory / mutation.file
-    source = file.read_text()
-    if source.count(mutation.text) != 1:
-        raise ValueError(f"{mutation.file} no longer holds what {name} replaces: mend it here")
-    file.write_text(source.replace(mutation.text, mutation.defect))
+    for change in MUTATIONS[name].changes:
+        file = directory / change.file
+        source = file.read_text()
+        if source.count(change.text) != 1:
+            raise ValueError(f"{change.file} no longer holds what {name} replaces: mend it here")
+        file.write_text(source.replace(change.text, change.defect))
     return directory

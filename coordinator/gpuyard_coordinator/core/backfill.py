@@ -1,0 +1,87 @@
+"""When a job that cannot start can, at the latest: the ends that are expected on each node.
+
+A job that runs ends at the latest with its time limit and its grace, one that still pulls has its
+pull before it, one that was asked to stop has its grace left. After the last end that is needed comes
+the hand-over. Where jobs without time limits are in the way nobody can tell.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from gpuyard_coordinator.core.clearing import Site, least, needed
+from gpuyard_coordinator.core.moments import seconds_until
+from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S
+from gpuyard_coordinator.core.state import Job, Now, Shape
+
+_MOST_TRIES: Final = 32
+"""Nodes whose books are tried for one job, those first where counting promises most."""
+_LONGEST_S: Final = 10.0 * 366 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    node: str
+    start: float
+    """Monotonic, at the latest; infinite where nobody knows."""
+
+
+def expected_end(job: Job, now: Now) -> float:
+    """When what a job holds is free for the next one, monotonic; infinite where nobody knows."""
+    attempt, busy_s = job.last, job.shape.busy_s
+    if attempt is None:
+        return inf
+    if attempt.stop is not None:
+        left = attempt.stop["grace_s"] - _since(attempt.stop_requested_at, now)
+    elif busy_s is None:
+        return inf
+    elif attempt.started_at is not None:
+        left = busy_s - _since(attempt.started_at, now)
+    else:
+        left = PULL_S + busy_s
+    return now.mono + max(left, 0.0) + HANDOVER_S
+
+
+def _since(at: str | None, now: Now) -> float:
+    return 0.0 if at is None else seconds_until(at, now.at, most=_LONGEST_S)
+
+
+def earliest(shape: Shape, sites: Iterable[Site], now: Now) -> Prospect | None:
+    """Where a job can start first, and when; of nodes where nobody knows, the one that lacks the
+    fewest ends. None where no end helps."""
+    bounds = [bound for site in sites if (bound := _bound(site, shape, now)) is not None]
+    bounds.sort(key=lambda bound: (bound.at, bound.count, bound.site.node.name))
+    best: Prospect | None = None
+    for bound in bounds[:_MOST_TRIES]:
+        if best is not None and bound.at >= best.start:
+            break
+        count = needed(bound.site, shape, bound.jobs)
+        if not count:
+            continue  # with 0 it has room, and something other than room is in the way
+        start = bound.ends[count - 1]
+        if best is None or start < best.start:
+            best = Prospect(bound.site.node.name, start)
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """No start on this node before `at`."""
+
+    at: float
+    count: int
+    site: Site
+    jobs: list[Job]
+    ends: list[float]
+    """Of the jobs, ascending."""
+
+
+def _bound(site: Site, shape: Shape, now: Now) -> _Bound | None:
+    attempts = site.node.attempts
+    by_end = sorted((expected_end(job, now), ref) for ref, (job, _) in attempts.items())
+    ends, jobs = [end for end, _ in by_end], [attempts[ref][0] for _, ref in by_end]
+    count = least(site, shape, jobs)
+    if count is None:
+        return None
+    return _Bound(ends[count - 1] if count else now.mono, count, site, jobs, ends)

@@ -1,0 +1,96 @@
+"""Weighted fair share: of tenants of equal priority goes first who had least for his weight.
+
+A tenant's share is his dominant one: the largest of his parts of the fleet's GPUs, CPUs and host
+memory. It counts what he holds now and, beside it, what he held on average of late; their sum is
+divided by his weight. The fleet is all nodes that are ready.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpuyard.model.states import NodeState
+from gpuyard_coordinator.core.cluster import Cluster, Use
+from gpuyard_coordinator.core.history import SPAN_MS, Amounts, History, settled
+from gpuyard_coordinator.core.ordering import Rank
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Now
+
+WHOLE_PPB: Final = 1_000_000_000
+"""A share of everything."""
+DEFAULT_PRIORITY: Final = 50
+DEFAULT_WEIGHT: Final = 1
+
+
+def rank_of(cluster: Cluster, job: Job) -> Rank:
+    return Rank(priority_of(cluster.tenants.get(job.tenant)), job.priority)
+
+
+def priority_of(document: Mapping[str, Any] | None) -> int:
+    """Of a tenant among tenants."""
+    priority = (document or {}).get("priority")
+    return DEFAULT_PRIORITY if priority is None else priority
+
+
+def settle(cluster: Cluster, tenant: str, now: Now) -> None:
+    """Writes down what a tenant held until now; to be called before that changes."""
+    cluster.history[tenant] = history_of(cluster, tenant, now)
+
+
+def history_of(cluster: Cluster, tenant: str, now: Now) -> History:
+    held = amounts(cluster.use.get(tenant) or Use())
+    now_ms = int(now.mono * 1000)
+    history = cluster.history.get(tenant)
+    return settled(History(until_ms=now_ms) if history is None else history, held, now_ms)
+
+
+def amounts(use: Use) -> Amounts:
+    return (use.milli, use.cpu_milli, use.memory_mib)
+
+
+@dataclass(slots=True)
+class Fleet:
+    """What all nodes that are ready have together, kept node by node."""
+
+    whole: Amounts = (0, 0, 0)
+    _nodes: dict[str, tuple[int, Amounts]] = field(default_factory=dict)
+    """Inventory generation and what it adds, by node."""
+
+    def count(self, name: str, node: Node | None) -> bool:
+        """Counts a node as it is now, None for one that is gone; True if its inventory is another
+        one than when it was counted last."""
+        generation, before = self._nodes.pop(name, (None, (0, 0, 0)))
+        after: Amounts = (0, 0, 0)
+        if node is not None:
+            after = _capacity(node)
+            self._nodes[name] = (node.generation, after)
+        gpus, cpus, memory = (
+            whole - old + new for whole, old, new in zip(self.whole, before, after, strict=True)
+        )
+        self.whole = (gpus, cpus, memory)
+        return node is None or node.generation != generation
+
+
+def _capacity(node: Node) -> Amounts:
+    if node.state is not NodeState.READY:
+        return (0, 0, 0)
+    cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
+    return (len(node.gpus) * WHOLE_GPU_MILLI, round((cpus or 0) * 1000), memory or 0)
+
+
+def standing(held: Amounts, history: History, fleet: Amounts, weight: int) -> int:
+    """How much a tenant has had for his weight, in parts per billion; who has least goes first."""
+    past = max(_share(spent, whole * SPAN_MS) for spent, whole in _pairs(history.spent, fleet))
+    present = max(_share(part, whole) for part, whole in _pairs(held, fleet))
+    return (past + present) // weight
+
+
+def weight_of(document: Mapping[str, Any] | None) -> int:
+    return (document or {}).get("weight") or DEFAULT_WEIGHT
+
+
+def _pairs(parts: Amounts, fleet: Amounts) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(parts, fleet, strict=True))
+
+
+def _share(part: int, whole: int) -> int:
+    return part * WHOLE_PPB // whole if whole else 0

@@ -1,0 +1,67 @@
+"""What a tenant held of late, with less weight the longer ago it was. Integers alone: the same
+events give the same history on every machine.
+
+It loses weight once a slot, by a fixed factor, so that after `HALF_LIFE_S` half of it is left.
+"""
+
+from typing import Any, Final, NamedTuple
+
+SLOT_MS: Final = 60_000
+HALF_LIFE_S: Final = 6 * 3600
+"""Long enough that a night of idling is a claim in the morning, short enough that it is none the
+day after."""
+SPAN_MS: Final = 31_162_213
+"""A use that never changed adds up to itself times this: the half-life over ln 2."""
+_SCALE_BITS: Final = 32
+_FACTOR: Final = 4_286_705_684
+"""2^32 times 2^(-1/360): what a slot leaves, 360 of them being a half-life."""
+_LONGEST_SLOTS: Final = 20 * 360
+"""What is longer ago weighs less than a millionth."""
+
+Amounts = tuple[int, int, int]
+"""milli-GPUs, milli-CPUs, MiB of host memory."""
+
+
+class History(NamedTuple):
+    """Amounts times milliseconds, decayed, up to `until_ms` of the leader's monotonic clock."""
+
+    spent: Amounts = (0, 0, 0)
+    until_ms: int = 0
+
+
+def settled(history: History, held: Amounts, now_ms: int) -> History:
+    """The history as of `now_ms` of one who held the same since it was settled last."""
+    since = max(history.until_ms, (now_ms // SLOT_MS - _LONGEST_SLOTS) * SLOT_MS)
+    spent = _decayed(history.spent, since // SLOT_MS - history.until_ms // SLOT_MS)
+    if not any(held):
+        spent = _decayed(spent, now_ms // SLOT_MS - since // SLOT_MS)
+        return History(spent, max(now_ms, since))
+    while since // SLOT_MS < now_ms // SLOT_MS:
+        end = (since // SLOT_MS + 1) * SLOT_MS
+        spent, since = _decayed(_added(spent, held, end - since), 1), end
+    return History(_added(spent, held, max(0, now_ms - since)), max(now_ms, since))
+
+
+def to_document(history: History, at: str) -> dict[str, Any]:
+    """As it is stored at the time `at`, RFC 3339 UTC, up to which it is settled."""
+    return {"v": 1, "at": at, "spent": [*history.spent]}
+
+
+def from_document(document: dict[str, Any], now_ms: int, age_s: float) -> History:
+    """Reads back what was stored `age_s` ago; raises KeyError, TypeError or ValueError for what is
+    none."""
+    gpu, cpu, memory = document["spent"]
+    return History((int(gpu), int(cpu), int(memory)), now_ms - int(age_s * 1000))
+
+
+def _added(spent: Amounts, held: Amounts, ms: int) -> Amounts:
+    return (spent[0] + held[0] * ms, spent[1] + held[1] * ms, spent[2] + held[2] * ms)
+
+
+def _decayed(spent: Amounts, slots: int) -> Amounts:
+    if slots <= 0 or not any(spent):
+        return spent
+    if slots > _LONGEST_SLOTS:
+        return (0, 0, 0)
+    factor, bits = _FACTOR**slots, _SCALE_BITS * slots
+    return (spent[0] * factor >> bits, spent[1] * factor >> bits, spent[2] * factor >> bits)

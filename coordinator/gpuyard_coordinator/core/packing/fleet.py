@@ -1,0 +1,193 @@
+"""The nodes as packing sees them: their rooms in the order of their names, and their keys."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuyard_coordinator.core import selection
+from gpuyard_coordinator.core.linking import best_linked
+from gpuyard_coordinator.core.packing.kinds import Kind
+from gpuyard_coordinator.core.packing.rooms import Room
+from gpuyard_coordinator.core.packing.states import NOWHERE, Catalogue, Device, Key
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
+
+MASKS_KEPT: Final = 128
+"""Sets of lines and tolerations of which it is remembered which nodes they leave."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A known node; without a room it takes no work."""
+
+    name: str
+    room: Room | None = None
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    """The node's own: another one where its inventory changed."""
+    cordons: tuple[object, ...] = ()
+    kinds: dict[str, int] = field(default_factory=dict)
+    """By UUID, of all its GPUs."""
+    guests: dict[str, int] = field(default_factory=dict)
+    """By UUID, where shares are on a GPU: whose, by their number in the catalogue."""
+    number: int = -1
+    """Its place in the order of names; -1 until the fleet is sorted."""
+
+    def key(self) -> Key:
+        room = self.room
+        if room is None or not room.takes_more:
+            return NOWHERE
+        devices = [self._device(room, uuid, m) for uuid, m in room.free_milli.items() if m > 0]
+        return Key(max(0, room.cpu_milli or 0), len(room.node.gpus), tuple(sorted(devices)))
+
+    def find(self, taken: tuple[Device, ...]) -> list[str]:
+        """UUIDs of devices of the key, in the order of their index: of several free ones the best
+        linked, else the first of their like."""
+        room = self.room
+        if room is None or not taken:
+            return []
+        device = taken[0]
+        if len(taken) == 1 and device.milli < WHOLE_GPU_MILLI:
+            for uuid, milli in room.free_milli.items():
+                if milli == device.milli and self._device(room, uuid, milli) == device:
+                    return [uuid]
+        free = [u for u, milli in room.free_milli.items() if milli == WHOLE_GPU_MILLI]
+        wanted = Counter(device.kind for device in taken)
+        found: list[str] = []
+        for kind, count in wanted.items():
+            alike = [uuid for uuid in free if self.kinds[uuid] == kind]
+            found += best_linked(alike, count, room.node.facts["links"])
+        return found if len(wanted) == 1 else [uuid for uuid in free if uuid in found]
+
+    def _device(self, room: Room, uuid: str, milli: int) -> Device:
+        kind = self.kinds[uuid]
+        if milli == WHOLE_GPU_MILLI:
+            return Device(kind, milli)
+        mib, total = room.free_mib[uuid], room.node.gpus[uuid].facts["memory_total_mib"] or 0
+        is_short = mib * WHOLE_GPU_MILLI < milli * total
+        return Device(kind, milli, mib if is_short else -1, self.guests.get(uuid, 0))
+
+
+@dataclass(slots=True)
+class Fleet:
+    settings: Settings
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    members: dict[str, Member] = field(default_factory=dict)
+    ordered: list[Member] = field(default_factory=list)
+    """By name; a member's `number` is its index."""
+    memory_mib: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Left, by number."""
+    document_kib: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Left, by number."""
+    is_sorted: bool = True
+    """False once a node came or went: numbers are then of no use."""
+    devices: Counter[Kind] = field(default_factory=Counter)
+    """Of the known nodes, whether they take work or not; without cordons."""
+    _masks: dict[Shape, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def look_at(self, node: Node) -> tuple[Member, bool]:
+        """The node as it is now; True if a job may fit there that did not before."""
+        member = self.members.get(node.name)
+        if member is None:
+            member = self.members[node.name] = Member(node.name)
+            self.is_sorted = False
+        room = Room.of(node, self.settings)
+        has_grown = room is not None and room.has_grown(member.room)
+        cordons = (node.scheduling, node.scheduling_reason, *sorted(node.cordons.items()))
+        is_other = member.gpus is not node.gpus or member.cordons != cordons
+        member.room, member.guests = room, self._guests(node)
+        if is_other:
+            member.gpus, member.cordons = node.gpus, cordons
+            self._take_inventory(member, node)
+        if self.is_sorted:
+            self._note(member)
+            if is_other or has_grown:
+                for mask, blocked in self._masks.items():
+                    blocked[member.number] = _is_blocked(member, mask)
+        return member, has_grown
+
+    def drop(self, name: str) -> None:
+        member = self.members.pop(name, None)
+        if member is not None:
+            self.devices.subtract(self._plain_kinds(member))
+            self.is_sorted = False
+
+    def sort(self) -> None:
+        """Numbers the nodes anew."""
+        self.ordered = [self.members[name] for name in sorted(self.members)]
+        self.memory_mib = np.zeros(len(self.ordered), dtype=np.int64)
+        self.document_kib = np.zeros(len(self.ordered), dtype=np.int64)
+        for number, member in enumerate(self.ordered):
+            member.number = number
+            self._note(member)
+        self._masks.clear()
+        self.is_sorted = True
+
+    def book(self, member: Member, shape: Shape, uuids: tuple[str, ...], sign: int) -> None:
+        """Enters a reservation with -1, takes it out with 1."""
+        if member.room is None:
+            return
+        member.room.book(shape, uuids, sign)
+        if shape.is_share and sign < 0:
+            self._join(member.guests, uuids[0], shape)
+        elif shape.is_share:
+            member.guests.pop(uuids[0], None)
+            for guest in member.room.guests_of(uuids[0]):
+                self._join(member.guests, uuids[0], guest)
+        self._note(member)
+
+    def blocked(self, mask: Shape) -> NDArray[np.bool_]:
+        """By number: True where the node's labels or its cordon keep shapes of a `mask_of` off; to
+        be read only."""
+        blocked = self._masks.get(mask)
+        if blocked is None:
+            if len(self._masks) >= MASKS_KEPT:
+                self._masks.clear()
+            answers = [_is_blocked(member, mask) for member in self.ordered]
+            blocked = self._masks[mask] = np.array(answers, dtype=bool)
+        return blocked
+
+    def _take_inventory(self, member: Member, node: Node) -> None:
+        labels = selection.labels_of(node)
+        self.devices.subtract(self._plain_kinds(member))
+        member.kinds = {u: self.catalogue.kind_number(gpu, labels) for u, gpu in node.gpus.items()}
+        self.devices.update(self._plain_kinds(member))
+
+    def _plain_kinds(self, member: Member) -> list[Kind]:
+        kinds = [self.catalogue.kinds[number] for number in member.kinds.values()]
+        return [kind if kind.cordon is None else replace(kind, cordon=None) for kind in kinds]
+
+    def _note(self, member: Member) -> None:
+        room = member.room
+        self.memory_mib[member.number] = (room.memory_mib or 0) if room else 0
+        self.document_kib[member.number] = room.document_kib if room else -1
+
+    def _guests(self, node: Node) -> dict[str, int]:
+        guests: dict[str, int] = {}
+        for uuid, gpu in node.gpus.items():
+            if 0 < gpu.free_milli < WHOLE_GPU_MILLI:
+                for ref in gpu.grants:
+                    self._join(guests, uuid, node.attempts[ref][0].shape)
+        return guests
+
+    def _join(self, guests: dict[str, int], uuid: str, shape: Shape) -> None:
+        guests[uuid] = self.catalogue.joined(guests.get(uuid, 0), shape)
+
+
+def mask_of(shape: Shape) -> Shape:
+    """What of a shape decides which nodes keep it off whatever room they have."""
+    return Shape(
+        gpus=int(shape.wants_gpus),
+        where=shape.where,
+        models=shape.models if shape.where else None,
+        tolerate=shape.tolerate,
+    )
+
+
+def _is_blocked(member: Member, mask: Shape) -> bool:
+    room = member.room
+    if room is None or room.is_closed_to(mask):
+        return True
+    return bool(mask.where) and selection.matching(room.node, mask) is None

@@ -1,0 +1,56 @@
+"""Kinds of GPUs: what of a device decides who may use it and how large a share of it is.
+
+Devices of one kind are interchangeable to packing, whatever node they are of.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuyard.model import where
+from gpuyard.model.where import Condition
+from gpuyard_coordinator.core import filters, ledger, selection
+from gpuyard_coordinator.core.state import Gpu, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    labels: tuple[tuple[str, str], ...]
+    """What the lines of `where` about a GPU are held against, but for its UUID; sorted."""
+    memory_mib: int | None
+    cordon: tuple[str | None] | None = None
+    """The reason of an operator's cordon, in a tuple since a cordon may have none."""
+    example: Gpu | None = field(default=None, compare=False, repr=False)
+    """A device of this kind."""
+
+    def grant_of(self, request: Shape) -> tuple[int, int]:
+        """(milli-GPU, MiB of shared memory) of one device that a job of this request would hold;
+        (0, 0) if it may not."""
+        gpu = self.example
+        if gpu is None or not selection.is_allowed_model(gpu, request):
+            return 0, 0
+        view = dict(self.labels)
+        if not all(where.holds(c, view) for c in request.where if is_of_kind(c)):
+            return 0, 0
+        granted = ledger.grant(gpu, request)
+        return (granted["milli"], granted["memory_mib"] or 0) if granted else (0, 0)
+
+    def size_of(self, request: Shape) -> int:
+        """The milli-GPU of `grant_of`."""
+        return self.grant_of(request)[0]
+
+    def takes(self, shape: Shape) -> bool:
+        """False if a cordon of the device keeps a shape off that does not tolerate it."""
+        return self.example is None or not filters.is_cordoned(self.example, shape)
+
+
+def is_of_kind(condition: Condition) -> bool:
+    """True for a line that chooses among kinds: neither the node's nor one that names a GPU."""
+    return where.is_per_gpu(condition) and condition.key != "gpu-uuid"
+
+
+def kind_of(gpu: Gpu, node_labels: Mapping[str, str]) -> Kind:
+    """The kind of a device on a node with these labels, as of `selection.labels_of`."""
+    view = where.gpu_view(node_labels, gpu.facts["labels"], "")
+    labels = sorted((k, v) for k, v in view.items() if is_of_kind(Condition(k, k, "has")))
+    cordon = None if gpu.cordon is None else (gpu.cordon.reason,)
+    return Kind(tuple(labels), gpu.facts["memory_total_mib"], cordon, gpu)

@@ -1,0 +1,94 @@
+"""The task mix: how often each request was submitted of late.
+
+A request is a `Shape` reduced to what packing prices: CPUs, GPUs or a share of one, and the lines
+and models that choose among GPU models. Counts decay by halves, so that the mix follows what the
+yard is asked for now; all of it is integers, so that equal submissions give an equal mix.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpuyard.model import where
+from gpuyard_coordinator.core.packing.kinds import is_of_kind
+from gpuyard_coordinator.core.state import Shape
+
+HALVED_EVERY: Final = 20_000
+"""Submissions after which all counts halve."""
+REQUESTS_KEPT: Final = 512
+_UNIT: Final = 1024
+"""One submission, so that halving a rare request does not drop it at once."""
+
+
+@dataclass(slots=True)
+class Mix:
+    counts: dict[Shape, int] = field(default_factory=dict)
+    """By request, in 1/1024 submissions."""
+    observed: int = 0
+    """Submissions since the start; a prior counts for none."""
+
+    @classmethod
+    def prior(cls) -> "Mix":
+        """For a yard that was asked for nothing yet: the powers of two and halves of a GPU, the
+        small ones more often. Weighs as much as 31 submissions."""
+        sizes = {Shape(gpus=1): 16, Shape(share_core_percent=50.0): 8, Shape(gpus=2): 4}
+        sizes |= {Shape(gpus=4): 2, Shape(gpus=8): 1}
+        return cls({request: count * _UNIT for request, count in sizes.items()})
+
+    def observe(self, shape: Shape) -> None:
+        request = request_of(shape)
+        self.counts[request] = self.counts.get(request, 0) + _UNIT
+        self.observed += 1
+        if self.observed % HALVED_EVERY == 0:
+            self._halve()
+
+    def most_common(self) -> list[tuple[Shape, int]]:
+        """Requests by falling count; those of equal count as first seen."""
+        return sorted(self.counts.items(), key=lambda item: -item[1])
+
+    def to_document(self) -> dict[str, Any]:
+        """Kept with the state; `from_document` reads it back equal."""
+        requests = [{"count": n, **_request_document(r)} for r, n in self.counts.items()]
+        return {"v": 1, "observed": self.observed, "requests": requests}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Mix":
+        """Raises KeyError, TypeError or ValueError where the document is none of `to_document`."""
+        counts = {_read_request(entry): int(entry["count"]) for entry in document["requests"]}
+        return cls(counts, int(document["observed"]))
+
+    def _halve(self) -> None:
+        kept = [(request, count // 2) for request, count in self.most_common() if count > 1]
+        self.counts = dict(kept[:REQUESTS_KEPT])
+
+
+def request_of(shape: Shape) -> Shape:
+    """What of a shape the mix and the scores depend on."""
+    return Shape(
+        gpus=shape.gpus or len(shape.gpu_ids),
+        all_gpus=shape.all_gpus,
+        cpu_milli=shape.cpu_milli,
+        share_mib=shape.share_mib,
+        share_core_percent=shape.share_core_percent,
+        where=tuple(filter(is_of_kind, shape.where)) if shape.wants_gpus else (),
+        models=shape.models if shape.wants_gpus else None,
+    )
+
+
+_PLAIN_FIELDS: Final = ("gpus", "all_gpus", "cpu_milli", "share_mib", "share_core_percent")
+
+
+def _request_document(request: Shape) -> dict[str, Any]:
+    document = {name: getattr(request, name) for name in _PLAIN_FIELDS}
+    document["where"] = [condition.text for condition in request.where]
+    document["models"] = None if request.models is None else list(request.models)
+    return document
+
+
+def _read_request(entry: Mapping[str, Any]) -> Shape:
+    models = entry["models"]
+    return Shape(
+        **{name: entry[name] for name in _PLAIN_FIELDS},
+        where=tuple(where.parse(line) for line in entry["where"]),
+        models=None if models is None else tuple(models),
+    )

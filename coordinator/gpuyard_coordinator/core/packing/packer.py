@@ -1,0 +1,252 @@
+"""The yard's placer: a job goes where the nodes are then worth most to the mix of jobs.
+
+What a node is worth is `pricing`'s potential, for the mix learned from submissions. The scores of
+all requests on all nodes are kept (`table`); of equal ones the first node by name is taken, within
+it the best linked GPUs, then those of the lowest index. Where single devices or their cost decide
+(`prefer`, GPUs by id, a limit that binds), nodes are looked at one by one, best score first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuyard_coordinator.core import ledger, quota, selection
+from gpuyard_coordinator.core.packing.fleet import Fleet, Member, mask_of
+from gpuyard_coordinator.core.packing.kinds import Kind
+from gpuyard_coordinator.core.packing.mix import Mix, request_of
+from gpuyard_coordinator.core.packing.placer import Placement
+from gpuyard_coordinator.core.packing.potential import Potential
+from gpuyard_coordinator.core.packing.scoring import Policy, Scorer
+from gpuyard_coordinator.core.packing.states import INFEASIBLE, Step
+from gpuyard_coordinator.core.packing.table import Table
+from gpuyard_coordinator.core.state import Node, Settings, Shape
+
+Scores = NDArray[np.int32]
+_INFEASIBLE: Final = np.int32(INFEASIBLE)
+PRICED_EVERY: Final = 1000
+"""Submissions after which the mix is priced anew, where it moved."""
+FLEET_MOVED: Final = 0.1
+"""Part of the GPUs that must have come or gone for prices to be made anew."""
+EXPECTED: Final = 512
+"""Requests of the mix that are scored before they come."""
+ASKS_KEPT: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What of a shape the table and the walk go by."""
+
+    row: Shape
+    mask: Shape
+    is_of_devices: bool
+    """True where single devices decide, so that scores tell only where to look first."""
+    most: quota.Ask | None
+    """What it adds to its tenant's use at most, wherever it goes; None where nobody can tell."""
+
+
+@dataclass(slots=True)
+class Packer:
+    settings: Settings
+    mix: Mix = field(default_factory=Mix.prior)
+    policy: Policy = Potential.of
+    _fleet: Fleet = field(init=False)
+    _table: Table | None = None
+    _price_at: int = 0
+    """Submissions observed at which the mix is looked at again."""
+    _priced_devices: dict[Kind, int] = field(default_factory=dict)
+    _asks: dict[Shape, _Ask] = field(default_factory=dict)
+    _kinds_asked: int = 0
+    """Kinds that `_asks` knows of."""
+    _grew: bool = False
+
+    def __post_init__(self) -> None:
+        self._fleet = Fleet(self.settings)
+
+    def observe(self, shape: Shape) -> None:
+        """Learns from a submission."""
+        self.mix.observe(shape)
+
+    def node_changed(self, node: Node) -> None:
+        member, has_grown = self._fleet.look_at(node)
+        self._grew = self._grew or has_grown
+        if self._table is not None and self._fleet.is_sorted:
+            self._table.set(member.number, member.key())
+
+    def node_removed(self, name: str) -> None:
+        self._fleet.drop(name)
+
+    def take_growth(self) -> bool:
+        grew, self._grew = self._grew, False
+        return grew
+
+    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
+        table, ask = self._settled(), self._ask(shape)
+        row = table.number(ask.row)
+        is_bound = left is not None and (ask.most is None or not left.takes(ask.most))
+        if ask.is_of_devices or is_bound:
+            return self._walk(table.scores(row), ask.mask, shape, left)
+        member = self._best(table.scores(row), ask.mask, shape)
+        if member is None:
+            return None
+        step = table.step(row, member.number)
+        uuids = tuple(member.find(step.taken))
+        if shape.share_mib is not None and not _has_memory(member, shape, uuids[0]):
+            return self._walk(table.scores(row), ask.mask, shape, left)
+        self._fleet.book(member, shape, uuids, -1)
+        self._take(table, member, shape, step)
+        return Placement(member.name, uuids)
+
+    def release(self, shape: Shape, placement: Placement) -> None:
+        table, member = self._settled(), self._fleet.members[placement.node]
+        self._fleet.book(member, shape, placement.gpus, 1)
+        table.set(member.number, member.key())
+
+    def _take(self, table: Table, member: Member, shape: Shape, step: Step) -> None:
+        """A step tells neither of memory that shares leave nor of a trial."""
+        is_told = shape.share_mib is None and all(device.mib < 0 for device in step.taken)
+        if is_told and member.room is not None and member.room.takes_more:
+            table.take(member.number, step.state)
+        else:
+            table.set(member.number, member.key())
+
+    def _best(self, scores: Scores, mask: Shape, shape: Shape) -> Member | None:
+        """The best node that a job fits, of equal ones the first. Most often it is the best by its
+        score alone, or else by score and memory, so the rest is looked at for these first."""
+        fleet = self._fleet
+        if not len(scores):
+            return None
+        number = int(scores.argmin())
+        if scores[number] < INFEASIBLE and fleet.memory_mib[number] < shape.memory_mib:
+            scores = np.where(fleet.memory_mib >= shape.memory_mib, scores, _INFEASIBLE)
+            number = int(scores.argmin())
+        if scores[number] < INFEASIBLE and not self._takes(fleet.ordered[number], mask, shape):
+            scores = self._open_to(scores, mask, shape)
+            number = int(scores.argmin())
+        return fleet.ordered[number] if scores[number] < INFEASIBLE else None
+
+    def _takes(self, member: Member, mask: Shape, shape: Shape) -> bool:
+        """Whether all that is neither in the scores nor memory lets a job onto a node."""
+        fleet, number = self._fleet, member.number
+        return bool(
+            shape.node in (None, member.name)
+            and fleet.document_kib[number] >= shape.document_kib
+            and not fleet.blocked(mask)[number]
+            and member.name not in shape.excluded
+        )
+
+    def _open_to(self, scores: Scores, mask: Shape, shape: Shape) -> Scores:
+        """The scores of those nodes alone that have memory and that `_takes` lets through."""
+        fleet = self._fleet
+        is_open = ~fleet.blocked(mask)
+        is_open &= fleet.memory_mib >= shape.memory_mib
+        is_open &= fleet.document_kib >= shape.document_kib
+        for name in shape.excluded & fleet.members.keys():
+            is_open[fleet.members[name].number] = False
+        if shape.node is not None:
+            named = fleet.members.get(shape.node)
+            is_named = np.zeros_like(is_open)
+            if named is not None:
+                is_named[named.number] = True
+            is_open &= is_named
+        return np.where(is_open, scores, _INFEASIBLE)
+
+    def _walk(
+        self, scores: Scores, mask: Shape, shape: Shape, left: quota.Left | None
+    ) -> Placement | None:
+        """Node by node, best score first: the one that is liked best, where it has preferences."""
+        best: tuple[int, Member, tuple[str, ...]] | None = None
+        for member in self._by_score(self._open_to(scores, mask, shape)):
+            chosen = member.room.choose(shape, left) if member.room else None
+            if chosen is None or member.room is None:
+                continue
+            liked = selection.preference(member.room.node, shape, chosen) if shape.prefer else 0
+            if best is None or liked > best[0]:
+                best = (liked, member, tuple(chosen))
+            if liked == len(shape.prefer):
+                break
+        if best is None:
+            return None
+        _, member, uuids = best
+        self._fleet.book(member, shape, uuids, -1)
+        self._settled().set(member.number, member.key())
+        return Placement(member.name, uuids)
+
+    def _by_score(self, scores: Scores) -> Iterator[Member]:
+        for number in scores.argsort(kind="stable").tolist():
+            if scores[number] >= INFEASIBLE:
+                return
+            yield self._fleet.ordered[number]
+
+    def _ask(self, shape: Shape) -> _Ask:
+        kinds, ask = self._fleet.catalogue.kinds, self._asks.get(shape)
+        if ask is None or len(kinds) != self._kinds_asked:
+            if len(self._asks) >= ASKS_KEPT or len(kinds) != self._kinds_asked:
+                self._kinds_asked = len(kinds)
+                self._asks.clear()
+            ask = self._asks[shape] = _ask(shape, kinds)
+        return ask
+
+    def _settled(self) -> Table:
+        """The table, after nodes that came or went are in it and prices that are due are made."""
+        fleet = self._fleet
+        is_new = not fleet.is_sorted
+        if is_new:
+            fleet.sort()
+        table = self._table
+        if table is None or is_new or self.mix.observed >= self._price_at:
+            table = self._price(table)
+        if is_new:
+            table.lay_out(member.key() for member in fleet.ordered)
+        return table
+
+    def _price(self, table: Table | None) -> Table:
+        """Prices where the mix is to be looked at again, or where the fleet became another one."""
+        devices = {kind: count for kind, count in self._fleet.devices.items() if count > 0}
+        moved = sum(abs(devices.get(k, 0) - n) for k, n in self._priced_devices.items())
+        moved += sum(n for kind, n in devices.items() if kind not in self._priced_devices)
+        is_same_fleet = moved <= FLEET_MOVED * sum(self._priced_devices.values())
+        if table is not None and is_same_fleet and self.mix.observed < self._price_at:
+            return table
+        self._price_at = self.mix.observed + PRICED_EVERY
+        self._priced_devices = devices
+        scorer = Scorer(self.policy(self.mix, devices), self._fleet.catalogue)
+        if table is None:
+            self._table = table = Table(self._fleet.catalogue, scorer)
+            table.lay_out(member.key() for member in self._fleet.ordered)
+        else:
+            table.rescore(scorer)
+        table.expect(request for request, _ in self.mix.most_common()[:EXPECTED])
+        return table
+
+
+def _ask(shape: Shape, kinds: Sequence[Kind]) -> _Ask:
+    row = request_of(shape)
+    if shape.wants_gpus:
+        row = replace(row, tolerate=shape.tolerate)
+    if shape.is_share:
+        is_open = shape.is_shared_across_tenants
+        row = replace(row, tenant=shape.tenant, is_shared_across_tenants=is_open)
+    names_devices = any(line.key == "gpu-uuid" for line in shape.where)
+    is_of_devices = bool(shape.gpu_ids or shape.prefer or names_devices)
+    return _Ask(row, mask_of(shape), is_of_devices, None if shape.all_gpus else _most(shape, kinds))
+
+
+def _most(shape: Shape, kinds: Sequence[Kind]) -> quota.Ask:
+    count = len(shape.gpu_ids) or shape.gpus or int(shape.is_share)
+    milli = mib = 0
+    for kind in kinds:
+        size, memory = kind.grant_of(shape)
+        milli = max(milli, size)
+        mib = max(mib, memory if shape.is_share else kind.memory_mib or 0)
+    return quota.Ask(count * milli, count * mib)
+
+
+def _has_memory(member: Member, shape: Shape, uuid: str) -> bool:
+    room = member.room
+    granted = ledger.grant(room.node.gpus[uuid], shape) if room else None
+    return bool(
+        room and granted and ledger.has_room(granted, room.free_milli[uuid], room.free_mib[uuid])
+    )

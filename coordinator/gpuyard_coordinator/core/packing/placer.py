@@ -1,0 +1,37 @@
+"""What the planner asks of a placer, and what it gets."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuyard_coordinator.core import quota
+from gpuyard_coordinator.core.state import Node, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    node: str
+    gpus: tuple[str, ...]
+    """UUIDs, in the order of their index."""
+
+
+class Placer(Protocol):
+    """Hears which nodes changed, never scans for them. A placement it returns is reserved until
+    `node_changed` is called."""
+
+    def node_changed(self, node: Node) -> None:
+        """Looks at a node anew: it joined, its grants, health, labels or state changed."""
+
+    def node_removed(self, name: str) -> None: ...
+
+    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
+        """The best place for one job of a shape now, or None; costs no walk over the fleet
+        unless something other than its resources binds, or it has preferences.
+
+        `left` is what its tenant may still be granted.
+        """
+
+    def release(self, shape: Shape, placement: Placement) -> None:
+        """Takes back a reservation of `place`."""
+
+    def take_growth(self) -> bool:
+        """True if room grew since the last call, so that a refused shape may fit now."""

@@ -1,0 +1,113 @@
+"""Room that is kept for a job which comes first and cannot start yet, and who keeps off it.
+
+A tenant holds at most one reservation for which it waits, so that an impossible wish of one holds up
+nobody else's jobs on other nodes; beside it stand claims, for which jobs of lower rank are being
+stopped. Whoever comes later keeps off the node, unless it takes nothing that the holder asks for or
+is over before the holder can start; whoever ranks higher does not.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.core.ordering import Rank
+from gpuyard_coordinator.core.state import Shape
+
+HANDOVER_S: Final = 5.0
+"""From the end of one attempt to the start of the next on its GPUs: report, commit, create."""
+PULL_S: Final = 60.0
+"""What an image takes to arrive where nobody knows better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One node for one job; it ends with the job's start, the job, or the coming of a higher rank."""
+
+    job: JobKey
+    shape: Shape
+    rank: Rank
+    node: str
+    start: float | None
+    """When the job can start at the latest, monotonic; None: nobody knows."""
+    start_at: str | None
+    """The same, RFC 3339 UTC."""
+    until: float
+    """When it is thought over, monotonic: what was expected has not come."""
+    is_claim: bool = False
+    """Jobs are being stopped for it."""
+
+    @property
+    def text(self) -> str:
+        if self.start_at is None:
+            return f"node {self.node} is kept for it as its jobs end"
+        return f"node {self.node} is reserved for it: it starts about {self.start_at} at the latest"
+
+
+@dataclass(slots=True)
+class Reservations:
+    by_job: dict[JobKey, Reservation] = field(default_factory=dict)
+    by_node: dict[str, list[Reservation]] = field(default_factory=dict)
+    waiting: dict[str, Reservation] = field(default_factory=dict)
+    """By tenant its one reservation that is no claim."""
+    _has_ended: bool = False
+
+    def add(self, reservation: Reservation) -> None:
+        self.by_job[reservation.job] = reservation
+        self.by_node.setdefault(reservation.node, []).append(reservation)
+        if not reservation.is_claim:
+            self.waiting[reservation.job[0]] = reservation
+
+    def drop(self, job: JobKey) -> Reservation | None:
+        """None for a job that holds none."""
+        dropped = self.by_job.pop(job, None)
+        if dropped is not None:
+            self._has_ended = True
+            left = [other for other in self.by_node[dropped.node] if other.job != job]
+            self.by_node[dropped.node] = left
+            if not left:
+                del self.by_node[dropped.node]
+            if not dropped.is_claim:
+                del self.waiting[job[0]]
+        return dropped
+
+    def take_ends(self) -> bool:
+        """True if a reservation ended since the last call: others may use its node."""
+        has_ended, self._has_ended = self._has_ended, False
+        return has_ended
+
+    def kept_off(self, job: JobKey, shape: Shape, rank: Rank, now: float) -> frozenset[str]:
+        """Nodes that a job must leave to others; `now` is monotonic."""
+        if not self.by_node:
+            return frozenset()
+        own = self.by_job.get(job)
+        return frozenset(
+            name
+            for name, held in self.by_node.items()
+            if (own is None or own.node != name)
+            and any(_goes_before(other, shape, rank, now) for other in held)
+        )
+
+    def is_for_others(self, node: str, shape: Shape) -> bool:
+        """True if a waiting job of another shape has the node reserved: it is what keeps a shape
+        off a node that has room for it, since whoever ranks higher has his place by then."""
+        held = self.by_node.get(node, ())
+        return any(other.shape != shape and competes(shape, other.shape) for other in held)
+
+
+def _goes_before(held: Reservation, shape: Shape, rank: Rank, now: float) -> bool:
+    return rank <= held.rank and competes(shape, held.shape) and not _ends_before(held, shape, now)
+
+
+def competes(one: Shape, other: Shape) -> bool:
+    """True if both ask for something of the same kind."""
+    return (
+        (one.wants_gpus and other.wants_gpus)
+        or bool(one.cpu_milli and other.cpu_milli)
+        or bool(one.memory_mib and other.memory_mib)
+    )
+
+
+def _ends_before(held: Reservation, shape: Shape, now: float) -> bool:
+    if held.start is None or shape.busy_s is None:
+        return False
+    return now + PULL_S + shape.busy_s + HANDOVER_S <= held.start

@@ -1,0 +1,216 @@
+"""What is done for a job that comes first and cannot start: others are stopped for it, or a node is
+kept for it. Part of a plan; what it decides is in the cluster's reservations and the plan's events.
+
+A search looks at every node, so searches are rationed by time, and an impossible shape is searched
+for once until the inventory changes. A job that nothing could be done for is looked at again after
+`LOOK_AGAIN_S`, since time alone may change that.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.core import backfill, explain, filters, preemption
+from gpuyard_coordinator.core.clearing import Site
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.deadlines import Deadlines
+from gpuyard_coordinator.core.events import Preempted
+from gpuyard_coordinator.core.fairshare import rank_of
+from gpuyard_coordinator.core.moments import later, seconds_until
+from gpuyard_coordinator.core.ordering import Rank
+from gpuyard_coordinator.core.reservations import Reservation
+from gpuyard_coordinator.core.state import Job, Node, Now, Shape
+
+LOOK_AGAIN_S: Final = 5.0
+OVERDUE_S: Final = 60.0
+"""A reservation is thought over so long after its job should have started."""
+COOL_DOWN_S: Final = 60.0
+"""No job is stopped for one again so soon after a claim of it came to nothing."""
+MOST_WAITING: Final = 32
+"""Reservations beside claims, of a tenant each: every one of them is asked about at each placement."""
+_LOOKS_PER_S: Final = 5_000
+_BURST_S: Final = 2.0
+_LONGEST_S: Final = 10.0 * 366 * 86_400
+Harm = tuple[Rank, int]
+Planned = Mapping[str, Sequence[tuple[Shape, tuple[str, ...]]]]
+"""What the plan has placed so far, by node."""
+
+
+@dataclass(slots=True)
+class Reserving:
+    cluster: Cluster
+    _later: Deadlines[JobKey] = field(default_factory=Deadlines)
+    """Jobs that are looked at again."""
+    _cooling: dict[JobKey, float] = field(default_factory=dict)
+    """Until when no job is stopped for these, monotonic."""
+    _impossible: set[Shape] = field(default_factory=set)
+    _busy_until: float = 0.0
+    """Searches done so far would take until then at the rate that is allowed."""
+    _nodes: dict[Shape, list[Node]] = field(default_factory=dict)
+    """Nodes that take work and might hold a shape, of this plan."""
+    _doomed: set[JobKey] = field(default_factory=set)
+    """Jobs that this plan stops."""
+    _by_harm: dict[tuple[Shape, Rank], list[tuple[Harm, str]]] = field(default_factory=dict)
+    """A heap of nodes on which jobs might be stopped, of this plan; no harm is less than told."""
+
+    def begin(self, now: Now, *, is_new_inventory: bool) -> set[Shape]:
+        """Before a plan: ends what is over; the shapes that have to be looked at for that."""
+        self._nodes.clear()
+        self._doomed.clear()
+        self._by_harm.clear()
+        if is_new_inventory:
+            self._impossible.clear()
+        self._cooling = {key: end for key, end in self._cooling.items() if end > now.mono}
+        opened: set[Shape] = set()
+        for held in list(self.cluster.reservations.by_job.values()):
+            if not self._holds(held, now):
+                self._end(held, now)
+                opened.add(held.shape)
+        while (key := self._later.take(now.mono)) is not None:
+            job = self.cluster.jobs.get(key)
+            if job is not None and self.cluster.queue.position(job) is not None:
+                opened.add(job.shape)
+        return opened
+
+    def started(self, key: JobKey) -> None:
+        """What was kept for a job that has a place now is for others again."""
+        self.cluster.reservations.drop(key)
+
+    def blocked(self, job: Job, planned: Planned, now: Now) -> tuple[bool, list[Preempted]]:
+        """What is done for a job that has no place.
+
+        True where others of its shape may still be helped, since room is being made for this one.
+        """
+        held = self.cluster.reservations.by_job.get(job.key)
+        if held is not None:
+            return held.is_claim, []
+        nodes = self._candidates(job.shape, now)
+        if nodes:
+            rank = rank_of(self.cluster, job)
+            sites = (self._site(node, rank, planned) for node in nodes)
+            usable = [site for site in sites if site is not None]
+            claim = self._claim(job, rank, usable, planned, now)
+            if claim is not None:
+                self._keep(job, rank, claim.node, claim.start, now, is_claim=True)
+                self._doomed.update(victim.key for victim in claim.victims)
+                return True, [_preempted(victim, job) for victim in claim.victims]
+            self._reserve(job, rank, usable, now)
+        if job.key not in self.cluster.reservations.by_job and nodes != []:
+            self._later.file(job.key, now.mono + LOOK_AGAIN_S)
+        return False, []
+
+    def _holds(self, held: Reservation, now: Now) -> bool:
+        job, node = self.cluster.jobs.get(held.job), self.cluster.nodes.get(held.node)
+        if job is None or node is None or now.mono >= held.until or job.shape != held.shape:
+            return False
+        if self.cluster.queue.position(job) is None:
+            return False
+        if filters.node_block(node, held.shape.tolerate) is not None:
+            return False
+        is_possible = filters.could_hold(node, held.shape) is not None
+        return is_possible and explain.limit_anywhere(self.cluster, held.shape) is None
+
+    def _end(self, held: Reservation, now: Now) -> None:
+        self.cluster.reservations.drop(held.job)
+        if held.is_claim:
+            self._cooling[held.job] = now.mono + COOL_DOWN_S
+
+    def _candidates(self, shape: Shape, now: Now) -> list[Node] | None:
+        """None where another search must wait; empty where none will find anything."""
+        if shape in self._nodes:
+            return self._nodes[shape]
+        if shape in self._impossible:
+            return []
+        if self._busy_until > now.mono + _BURST_S:
+            return None
+        nodes = self.cluster.nodes.values()
+        self._busy_until = max(self._busy_until, now.mono) + len(nodes) / _LOOKS_PER_S
+        able = [node for node in nodes if filters.could_hold(node, shape) is not None]
+        if not able:
+            self._impossible.add(shape)
+            return []
+        self._nodes[shape] = [n for n in able if filters.node_block(n, shape.tolerate) is None]
+        return self._nodes[shape]
+
+    def _site(self, node: Node, rank: Rank, planned: Planned) -> Site | None:
+        """None for a node that waits for another job of this or a higher rank."""
+        before = [r for r in self.cluster.reservations.by_node.get(node.name, ()) if r.rank >= rank]
+        if not all(held.is_claim for held in before):
+            return None
+        promised = [held.shape for held in before]
+        return Site(self.cluster, node, planned.get(node.name, ()), promised, self._doomed)
+
+    def _claim(
+        self, job: Job, rank: Rank, sites: Sequence[Site], planned: Planned, now: Now
+    ) -> preemption.Claim | None:
+        """Of the node whose jobs' ends do the least harm."""
+        if job.key in self._cooling:
+            return None
+        shape = job.shape
+        if (shape, rank) not in self._by_harm:
+            found = (preemption.choice(site, shape, rank, now) for site in sites)
+            heap = [(each.harm, each.site.node.name) for each in found if each is not None]
+            heapq.heapify(heap)
+            self._by_harm[shape, rank] = heap
+        heap = self._by_harm[shape, rank]
+        while heap:
+            harm, name = heap[0]
+            site = self._site(self.cluster.nodes[name], rank, planned)
+            choice = preemption.choice(site, shape, rank, now) if site is not None else None
+            if choice is not None and choice.harm > harm:
+                heapq.heapreplace(heap, (choice.harm, name))
+            elif choice is not None and (claim := preemption.claim(choice, shape, now)):
+                return claim
+            else:
+                heapq.heappop(heap)
+        return None
+
+    def _reserve(self, job: Job, rank: Rank, sites: Sequence[Site], now: Now) -> None:
+        """Keeps the node where it can start first, or, after a long wait, one as its jobs end."""
+        waiting = self.cluster.reservations.waiting
+        other = waiting.get(job.tenant)
+        if other is not None and other.rank >= rank:
+            return
+        if other is None and len(waiting) >= MOST_WAITING:
+            return
+        prospect = backfill.earliest(job.shape, sites, now)
+        if prospect is None or (prospect.start == inf and not self._is_starving(job, now)):
+            return
+        if other is not None:
+            self._end(other, now)
+        self._keep(job, rank, prospect.node, prospect.start, now)
+
+    def _is_starving(self, job: Job, now: Now) -> bool:
+        waited_s = seconds_until(job.queued_at, now.at, most=_LONGEST_S)
+        return waited_s >= self.cluster.settings.starvation_after_s
+
+    def _keep(
+        self, job: Job, rank: Rank, node: str, start: float, now: Now, *, is_claim: bool = False
+    ) -> None:
+        """Whoever has it of a lower rank gives it up."""
+        reservations = self.cluster.reservations
+        for held in reservations.by_node.get(node, ()):
+            if held.rank < rank:
+                self._end(held, now)
+                self._later.file(held.job, now.mono + LOOK_AGAIN_S)
+        is_known = start != inf
+        patience_s = max(self.cluster.settings.starvation_after_s, OVERDUE_S)
+        reservations.add(
+            Reservation(
+                job=job.key,
+                shape=job.shape,
+                rank=rank,
+                node=node,
+                start=start if is_known else None,
+                start_at=later(now.at, start - now.mono) if is_known else None,
+                until=start + OVERDUE_S if is_known else now.mono + patience_s,
+                is_claim=is_claim,
+            )
+        )
+
+
+def _preempted(victim: Job, by: Job) -> Preempted:
+    return Preempted(victim.tenant, victim.id, by.tenant, by.id)
