@@ -1,6 +1,6 @@
 # Each target that needs .venv makes it first, when it is missing or stale.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench lock clean
+.PHONY: help venv demo test check format bench chaos lock clean
 
 BIN := .venv/bin
 # The first Python on the PATH that is new enough; `make PYTHON=/path/to/python` chooses another.
@@ -15,6 +15,7 @@ help:
 	@echo 'make check   formatting, lint, types, imports between modules'
 	@echo 'make format  format the code and sort its imports'
 	@echo 'make bench   all benchmarks'
+	@echo 'make chaos   a yard under faults at random: MINUTES=3 SEED=1'
 	@echo 'make venv    only the environment, in .venv'
 	@echo 'make lock    pin the dependencies anew in requirements.lock'
 	@echo 'make clean   remove what these made'
@@ -53,6 +54,11 @@ format: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks
+
+MINUTES ?= 3
+SEED ?= 1
+chaos: .venv/ready
+	$(BIN)/python -m tests.system.chaos --minutes $(MINUTES) --seed $(SEED)
 
 # Everything of [all,dev] for Python 3.11 and newer. uv is needed for nothing else, so it gets an
 # environment of its own.

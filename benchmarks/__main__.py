@@ -24,6 +24,7 @@ NAMES: Final = (
     "failover",
     "beats",
     "history",
+    "packing",
 )
 Progress = Callable[[str], None]
 

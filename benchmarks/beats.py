@@ -1,17 +1,23 @@
 """10,000 nodes beat every 2 s: what that costs the leader, in processor time and memory.
 
 Real nats-server and coordinator. The beats are the bodies of agents with 8 GPUs each, whose facts
-stay and whose number grows; they come from a process of their own, evenly spread, each with a reply
-subject of its own. Measured once every node is known, over `MEASURED_S`. Floor: a Python program
-that is subscribed to the same beats and does nothing with them.
+stay, while each GPU's power, the time and the beat's number are others each time; they come from a
+process of their own, evenly spread, each with a reply subject of its own. Measured once every node
+is known, over `MEASURED_S`. Floor: a Python program that is subscribed to the same beats and does
+nothing with them.
+
+`python -m benchmarks.beats run NODES` is the same with fewer nodes, for a machine that cannot run
+fleet, server and leader beside each other at the full rate: a beat costs the leader the same.
 """
 
 import asyncio
+import random
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,24 +40,31 @@ _STORE_GIB: Final = 2
 _SLICE_S: Final = 0.02
 _FAR: Final = 2**31
 """A revision above any: the nodes have nothing to run, and say that they know it."""
+_DOUBLE: Final = struct.Struct(">d")
+_POWER_W: Final = 1e-300
+"""Stands for the power of each GPU in a body whose bytes are to be found."""
 Progress = Callable[[str], None]
 
 
-def run(progress: Progress) -> Result:
-    result = Result("beats", f"{NODES:,} nodes beat every {EVERY_S:g} s")
+def run(progress: Progress, nodes: int = NODES) -> Result:
+    result = Result("beats", f"{nodes:,} nodes beat every {EVERY_S:g} s")
     with (
         tempfile.TemporaryDirectory(prefix="gpuyard-bench-") as folder,
         NatsServer(Path(folder) / "nats") as server,
     ):
-        figures = asyncio.run(_measure(server.url, Path(folder), progress))
-    rows = [
-        ["leader", f"{figures['leader_percent']:.0f}", f"{figures['leader_rss_mib']:.0f}"],
-        ["floor", f"{figures['floor_percent']:.0f}", f"{figures['floor_rss_mib']:.0f}"],
-    ]
-    result.text += table(["", "% of a core", "RSS MiB"], rows)
+        figures = asyncio.run(_measure(server.url, Path(folder), nodes, progress))
     rate, answered = figures["beats_per_s"], figures["answers_per_s"]
+    rows = [
+        [
+            who,
+            f"{figures[f'{who}_percent']:.0f}",
+            f"{figures[f'{who}_percent'] * 1e4 / rate:.0f}",
+            f"{figures[f'{who}_rss_mib']:.0f}",
+        ]
+        for who in ("leader", "floor")
+    ]
+    result.text += table(["", "% of a core", "us a beat", "RSS MiB"], rows)
     result.text.append(f"{rate:.0f} beats/s sent, {answered:.0f} answered")
-    result.text.append(f"{figures['leader_percent'] * 1e4 / rate:.0f} us of the leader for each")
     result.figures = figures
     result.goals = [
         Goal("the leader's share of a core", figures["leader_percent"], GOAL_PERCENT, "%"),
@@ -60,13 +73,13 @@ def run(progress: Progress) -> Result:
     return result
 
 
-async def _measure(url: str, folder: Path, progress: Progress) -> dict[str, float]:
+async def _measure(url: str, folder: Path, nodes: int, progress: Progress) -> dict[str, float]:
     bus: Bus
     async with await connect(url, name="bench", inbox_prefix="_INBOX.t._.bench") as bus:
         await ensure_streams(bus.jetstream, sizes=Sizes.within(_STORE_GIB * 1024**3))
-        leader, idle, load = _spawn(url, folder)
+        leader, idle, load = _spawn(url, folder, nodes)
         try:
-            await _until_known(bus, progress)
+            await _until_known(bus, nodes, progress)
             progress(f"measuring for {MEASURED_S:g} s")
             return await _window(bus, leader.pid, idle.pid)
         finally:
@@ -75,14 +88,14 @@ async def _measure(url: str, folder: Path, progress: Progress) -> dict[str, floa
                 process.wait(30.0)
 
 
-def _spawn(url: str, folder: Path) -> list["subprocess.Popen[bytes]"]:
+def _spawn(url: str, folder: Path, nodes: int) -> list["subprocess.Popen[bytes]"]:
     """The coordinator, the floor, and the fleet."""
     config = folder / "coordinator.toml"
     config.write_text(f"store_max_gib = {_STORE_GIB}\n")
     commands = [
         ["-m", "gpuyard_coordinator", "--config", str(config), "--url", url],
         ["-m", "benchmarks.beats", "listen", url],
-        ["-m", "benchmarks.beats", "send", url],
+        ["-m", "benchmarks.beats", "send", url, str(nodes)],
     ]
     with (folder / "processes.log").open("ab") as log:
         return [
@@ -93,7 +106,7 @@ def _spawn(url: str, folder: Path) -> list["subprocess.Popen[bytes]"]:
         ]
 
 
-async def _until_known(bus: Bus, progress: Progress) -> None:
+async def _until_known(bus: Bus, expected: int, progress: Progress) -> None:
     subject = subjects.api(subjects.OPERATOR_TENANT, "bench", "status")
     async with asyncio.timeout(KNOWN_S):
         while True:
@@ -103,8 +116,8 @@ async def _until_known(bus: Bus, progress: Progress) -> None:
             except Unavailable:
                 continue  # nobody leads yet
             nodes: dict[str, int] = answer.body().get("nodes") or {}
-            progress(f"{nodes.get('ready', 0)} of {NODES} nodes are ready")
-            if nodes.get("ready") == NODES:
+            progress(f"{nodes.get('ready', 0)} of {expected} nodes are ready")
+            if nodes.get("ready") == expected:
                 return
 
 
@@ -119,7 +132,7 @@ async def _window(bus: Bus, leader: int, idle: int) -> dict[str, float]:
         nonlocal answers
         answers += 1
 
-    sent = await bus.agents.subscribe("gpuyard.beat.node-*", count_beat)
+    sent = await bus.agents.subscribe(subjects.BEAT_ALL, count_beat)
     answered = await bus.agents.subscribe(f"{subjects.AGENTS_INBOX}.*.r", count_answer)
     began, before = time.monotonic(), (machine.cpu_s([leader]), machine.cpu_s([idle]))
     await asyncio.sleep(MEASURED_S)
@@ -143,10 +156,10 @@ async def _listen(url: str) -> None:
         await asyncio.Event().wait()
 
 
-async def _send(url: str) -> None:
+async def _send(url: str, nodes: int) -> None:
     """The fleet: every node's beat each `EVERY_S`, in slices of an even length."""
     async with await connect(url, name="bench-fleet", inbox_prefix="_INBOX.a") as bus:
-        heads = [_head(f"node-{number}", None) for number in range(NODES)]
+        fleet = [_Sender(f"node-{number}", None) for number in range(nodes)]
         token: list[int] = []
 
         def learn(message: Message) -> None:
@@ -159,26 +172,57 @@ async def _send(url: str) -> None:
             if token and not known:
                 known = True
                 await learning.close()
-                heads = [_head(f"node-{number}", token) for number in range(NODES)]
+                fleet = [_Sender(f"node-{number}", token) for number in range(nodes)]
                 began, seq, number = time.monotonic(), seq + 1, 0
-            due = int((time.monotonic() - began) / EVERY_S * NODES)
+            due = int((time.monotonic() - began) / EVERY_S * nodes)
             while number < due:
-                which = number % NODES
-                body = heads[which] + b"\xce" + (seq + number // NODES).to_bytes(4, "big")
-                name = f"node-{which}"
-                reply = f"{subjects.agent_inbox(name)}.r"
-                await bus.agents.publish(subjects.beat(name), body, reply=reply)
+                sender = fleet[number % nodes]
+                body = sender.body(seq + number // nodes)
+                await bus.agents.publish(sender.subject, body, reply=sender.reply)
                 number += 1
             await asyncio.sleep(_SLICE_S)
 
 
-def _head(name: str, token: list[int] | None) -> bytes:
-    """A beat's body up to its number, which comes last."""
-    body: dict[str, Any] = dict(beat(name))
-    del body["seq"]
-    body["applied"] = None if token is None else {"token": token, "revision": _FAR}
-    return codec.encode_joined(body, "seq", b"")
+class _Sender:
+    """One node's beats. The body is encoded once; what changes is written into its bytes."""
+
+    def __init__(self, name: str, token: list[int] | None) -> None:
+        self.subject = subjects.beat(name)
+        self.reply = f"{subjects.agent_inbox(name)}.r"
+        body: dict[str, Any] = dict(beat(name))
+        self._ts = str(body["ts"])
+        del body["seq"]
+        body["applied"] = None if token is None else {"token": token, "revision": _FAR}
+        for sample in body["samples"]:
+            sample["power_w"] = _POWER_W
+        # The number comes last, in the long form, so that its place is known.
+        self._bytes = bytearray(codec.encode_joined(body, "seq", b"\xce" + bytes(4)))
+        self._powers = list(_places(self._bytes, _DOUBLE.pack(_POWER_W)))
+        (self._seconds,) = _places(self._bytes, self._ts.encode())
+
+    def body(self, seq: int) -> bytes:
+        for place in self._powers:
+            _DOUBLE.pack_into(self._bytes, place, 60.0 + random.random())
+        self._bytes[self._seconds + 17 : self._seconds + 19] = b"%02d" % (seq % 60)
+        self._bytes[-4:] = seq.to_bytes(4, "big")
+        return bytes(self._bytes)
+
+
+def _places(data: bytes | bytearray, part: bytes) -> Iterator[int]:
+    place = data.find(part)
+    while place >= 0:
+        yield place
+        place = data.find(part, place + len(part))
+
+
+def _main(what: str, *arguments: str) -> None:
+    if what == "run":
+        print(run(lambda line: print(line, file=sys.stderr), int(arguments[0])))
+    elif what == "send":
+        asyncio.run(_send(arguments[0], int(arguments[1])))
+    else:
+        asyncio.run(_listen(arguments[0]))
 
 
 if __name__ == "__main__":
-    asyncio.run({"listen": _listen, "send": _send}[sys.argv[1]](sys.argv[2]))
+    _main(*sys.argv[1:])

@@ -74,21 +74,25 @@ class Daemon:
             lost_s=self.settings.lost_s,
             fence_s=self.settings.fence_s,
             foreign_tolerated_mib=self.settings.foreign_tolerated_mib,
+            starvation_after_s=self.settings.starvation_after_s,
+            min_runtime_s=self.settings.min_runtime_s,
         )
 
     async def _serve(
         self, standby: Standby, presence: Presence, stopped: "asyncio.Task[Any]"
     ) -> None:
         """Follow until elected, then lead until that ends."""
-        await standby.start()
-        may_lead = standby.follower.ready.is_set
-        acquiring = asyncio.create_task(self.leadership.acquire(may_lead))
+        acquiring = asyncio.create_task(self._stand(standby))
         await asyncio.wait({acquiring, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not acquiring.done():
             acquiring.cancel()
             await asyncio.gather(acquiring, return_exceptions=True)
             return
         await self._lead(acquiring.result(), standby, presence, stopped)
+
+    async def _stand(self, standby: Standby) -> Token:
+        await standby.start()
+        return await self.leadership.acquire(standby.follower.ready.is_set)
 
     async def _lead(
         self, token: Token, standby: Standby, presence: Presence, stopped: "asyncio.Task[Any]"

@@ -158,6 +158,8 @@ class Follower:
     async def _read(self) -> Replica:
         yard = await self._last(subjects.YARD_KEY)
         record = read_commit_record(await self._last(subjects.COMMIT_KEY))
+        if (mix := await self._last(subjects.MIX_KEY)) is not None:
+            await self._take_keys([mix])
         for prefix in FOLLOWED:
             subject = subjects.state(f"{prefix}.>")
             async for chunk in last_values(self._jetstream, subjects.STATE_STREAM, subject):
@@ -240,6 +242,8 @@ class Follower:
             node.last_beat = node.last_beat or self.clock.now().mono
         elif kind == "tenant":
             recovery.take_tenant(self.cluster, document)
+        elif kind == subjects.MIX_KEY:
+            recovery.take_mix(self.cluster, document)
         else:
             self.cluster.remember_done(cast(JobDocument, document))
 

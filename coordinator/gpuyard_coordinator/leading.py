@@ -11,21 +11,20 @@ from typing import Final
 import structlog
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Delivery, Message, PullLoop
-from gpuyard.errors import RemoteProtocolError
+from gpuyard.bus import Bus, Delivery, PullLoop
 from gpuyard.messages import Token
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
-from gpuyard_coordinator.beat_door import BeatDoor
+from gpuyard_coordinator.beat_intake import BeatIntake
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import recovery
-from gpuyard_coordinator.core.events import Event, NodeBeat
+from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.desk import Desk
 from gpuyard_coordinator.housekeeping import purge_old_submissions
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
-from gpuyard_coordinator.loop import Arrival, Leader
+from gpuyard_coordinator.loop import Leader
 from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.presence import Presence
@@ -48,9 +47,6 @@ class Leading:
         self._clock = clock
         self._presence = presence
         self._inbox = Inbox()
-        self._door = BeatDoor()
-        self._beats: dict[str, Arrival] = {}
-        """The last beat of each node."""
         self._leader: Leader | None = None
 
     def stop(self) -> None:
@@ -87,7 +83,7 @@ class Leading:
             leader.logs.forget(*key, attempts)
 
         leader.ended = ended
-        beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._take_beat)
+        beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, leader.beats.put)
         answering = await serve_leader(self._bus)
         purging = asyncio.create_task(
             purge_old_submissions(self._bus.jetstream, intake, self._clock)
@@ -105,6 +101,7 @@ class Leading:
             watching.cancel()
             await answering.close()
             await beats.close()
+            leader.beats.close()
             await services.close()
             await intake.stop()
             await leader.outbox.close()
@@ -129,9 +126,16 @@ class Leading:
             planner=planner,
             clock=self._clock,
             log=log,
+            beats=self._beat_intake(store, cluster.settings),
             next_out=left.next_out,
             logs=LogLedger(self._bus.jetstream),
         )
+
+    def _beat_intake(self, store: Store, rules: Settings) -> BeatIntake:
+        async def has_ended(key: JobKey) -> bool:
+            return await store.get_done(*key) is not None
+
+        return BeatIntake(self._inbox, beat_s=rules.beat_s, has_ended=has_ended)
 
     def _take_submission(self, delivery: Delivery, token: Token, services: Services) -> None:
         try:
@@ -153,26 +157,3 @@ class Leading:
             ref=delivery,
         )
         self._inbox.put(services.arrival(event))
-
-    def _take_beat(self, message: Message) -> None:
-        try:
-            beat = self._door.read(message)
-        except RemoteProtocolError as error:
-            log.warning("beat refused", subject=message.subject, reason=str(error)[:300])
-            return
-        event = NodeBeat(beat, message)
-        waiting = self._beats.get(beat["node"])
-        if waiting is not None and not waiting.is_taken and _supersedes(event, waiting.event):
-            waiting.event = event
-            return
-        arrival = self._beats[beat["node"]] = Arrival(event)
-        self._inbox.put(arrival)
-
-
-def _supersedes(event: NodeBeat, other: Event) -> bool:
-    """A beat is its node's whole picture: of two of one agent only the newer one matters, so that a
-    leader that is behind has one beat of each node before it and not all that were ever sent."""
-    if not isinstance(other, NodeBeat):
-        return False
-    is_same_agent = event.beat["instance"] == other.beat["instance"]
-    return is_same_agent and event.beat["seq"] > other.beat["seq"]

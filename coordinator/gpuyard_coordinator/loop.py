@@ -5,9 +5,9 @@ acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -21,9 +21,16 @@ from gpuyard_coordinator.core import documents, quota
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
-from gpuyard_coordinator.core.events import CancelRequested, Event, Refused, Submitted, Tick
+from gpuyard_coordinator.core.events import (
+    CancelRequested,
+    Event,
+    NodeBeat,
+    Refused,
+    Submitted,
+    Tick,
+)
 from gpuyard_coordinator.core.plan import Planner
-from gpuyard_coordinator.core.state import Now
+from gpuyard_coordinator.core.state import Node, Now
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
@@ -32,6 +39,7 @@ from gpuyard_coordinator.store import Store, Write, delete, put
 
 TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
+BEATS_PER_TURN: Final = 500
 WRITES_PER_TURN: Final = 250
 """Keys that a turn may change before it commits; well below the 399 of a commit."""
 KIB_PER_TURN: Final = 3072
@@ -42,6 +50,19 @@ CANCEL_KEPT_S: Final = 86_400
 """How long a cancel that came before its job is remembered."""
 
 
+class Beats(Protocol):
+    """Where the beats wait."""
+
+    def __len__(self) -> int: ...
+
+    def take(self) -> NodeBeat | None:
+        """The oldest; None for one that is not for this turn."""
+
+    def put(self, message: Message) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Asker(Protocol):
     """Whoever waits for an outcome: a request. Submissions are acknowledged instead."""
 
@@ -50,12 +71,10 @@ class Asker(Protocol):
 
 @dataclass(slots=True)
 class Arrival:
-    """An event for the core, with a look-up of its id among ended jobs that still runs."""
+    """An event for the core, with a look-up of its id among ended jobs that may still run."""
 
     event: Event
     look_up: "asyncio.Task[JobDocument | None] | None" = None
-    is_taken: bool = False
-    """A turn has it: until then a node's newer beat may take the place of the one that waits."""
 
 
 @dataclass(slots=True)
@@ -74,6 +93,7 @@ class Leader:
     store: Store
     outbox: Outbox
     inbox: Inbox
+    beats: Beats
     cluster: Cluster
     planner: Planner
     clock: Clock
@@ -84,6 +104,8 @@ class Leader:
     """Told of every job that is over, and of its number of attempts, after the commit."""
     commits: int = 0
     _is_stopping: bool = False
+    _usual_reply: bytes = b""
+    """What nearly every beat is answered: all is well, and there is no news."""
     unexplained: list[JobKey] = field(default_factory=list)
     """Jobs that came while a plan was cut short: told why they wait once one is whole."""
 
@@ -109,6 +131,7 @@ class Leader:
         """(1) apply, (2) plan, (3) commit, (4) tell."""
         now = self.clock.now()
         effects, deliveries, queries = Effects(), list[Delivery](), list[Query]()
+        self._apply_beats(now, effects)
         await self._apply_arrivals(now, effects, deliveries, queries)
         self._plan(now, effects)
         records = _records(effects.out)
@@ -128,23 +151,30 @@ class Leader:
         for key in effects.ended:
             self.ended(key, len(effects.done[key]["attempts"]))
         for beat in effects.beats:
-            await self._reply_to_beat(beat, effects)
+            await self._answer_beat(beat, effects)
         for query in queries:
             query.run(self.cluster)
+
+    def _apply_beats(self, now: Now, effects: Effects) -> None:
+        for _ in range(min(BEATS_PER_TURN, len(self.beats))):
+            if _is_large(effects):
+                break
+            if (event := self.beats.take()) is not None:
+                apply(self.cluster, event, now, effects)
+        if len(self.beats):
+            self.inbox.wake()
 
     async def _apply_arrivals(
         self, now: Now, effects: Effects, deliveries: list[Delivery], queries: list[Query]
     ) -> None:
         for _ in range(min(EVENTS_PER_TURN, len(self.inbox))):
-            is_large = effects.keys >= WRITES_PER_TURN or effects.kib >= KIB_PER_TURN
-            if is_large or self._must_plan_first():
+            if _is_large(effects) or self._must_plan_first():
                 self.inbox.wake()
                 return
-            (item,) = self.inbox.drain(1)
+            item = self.inbox.take()
             if isinstance(item, Query):
                 queries.append(item)
             elif isinstance(item, Arrival):
-                item.is_taken = True
                 event = await _with_known(item)
                 ref = getattr(event, "ref", None)
                 if isinstance(ref, Delivery):
@@ -195,6 +225,8 @@ class Leader:
         for name in sorted(effects.tenants):
             tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
             writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
+        if effects.mix:
+            writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
         for n, record in enumerate(records, self.next_out):
             writes.append(put(subjects.out_key(n), dict(record)))
         return writes
@@ -213,27 +245,44 @@ class Leader:
         if ref is not None and not isinstance(ref, Delivery):
             ref.answer(outcome)  # type: ignore[attr-defined]  # every other ref is an Asker
 
-    async def _reply_to_beat(self, outcome: BeatOutcome, effects: Effects) -> None:
-        if not isinstance(outcome.ref, Message) or not self._may_answer_beats():
+    async def _answer_beat(self, outcome: BeatOutcome, effects: Effects) -> None:
+        message = outcome.ref
+        if not isinstance(message, Message) or not self._may_answer_beats():
             return
         node = self.cluster.nodes[outcome.node]
         is_wanted = outcome.needs_wanted and outcome.node not in effects.wanted
-        reply: BeatReply = {
+        log_chunks = self.logs.stored(node) if node.attempts else {}
+        body: Mapping[str, Any] | bytes
+        if is_wanted or log_chunks or outcome.status != "ok" or message.is_json:
+            body = self._beat_reply(outcome, node if is_wanted else None, log_chunks)
+        else:
+            body = self._usual_reply or self._encode_usual_reply()
+        try:
+            await self.bus.agents.respond(
+                message, body, caller_prefix=subjects.agent_inbox(outcome.node)
+            )
+        except Unavailable:
+            self.log.debug("beat not answered", node=outcome.node)
+
+    def _encode_usual_reply(self) -> bytes:
+        self._usual_reply = codec.encode(self._beat_reply(None, None, {}))
+        return self._usual_reply
+
+    def _beat_reply(
+        self, outcome: BeatOutcome | None, wanted: Node | None, log_chunks: dict[str, int]
+    ) -> BeatReply:
+        """To a node whose wanted set is to be told, or None; `outcome` is None where all is well."""
+        is_rival = outcome is not None and outcome.status != "ok"
+        return {
             "v": 1,
             "yard": self.cluster.yard,
             "token": list(self.cluster.token),
             "lease_s": self.cluster.settings.lost_s,
-            "status": "ok" if outcome.status == "ok" else "duplicate_name",
-            "message": outcome.message,
-            "wanted": documents.wanted_document(self.cluster, node) if is_wanted else None,
-            "log_chunks": self.logs.stored(node),
+            "status": "duplicate_name" if is_rival else "ok",
+            "message": outcome.message if outcome is not None else None,
+            "wanted": documents.wanted_document(self.cluster, wanted) if wanted else None,
+            "log_chunks": log_chunks,
         }
-        try:
-            await self.bus.agents.respond(
-                outcome.ref, reply, caller_prefix=subjects.agent_inbox(outcome.node)
-            )
-        except Unavailable:
-            self.log.debug("beat not answered", node=outcome.node)
 
     def _may_answer_beats(self) -> bool:
         """An answer renews a node's lease, so it needs a lease of our own."""
@@ -246,10 +295,18 @@ class Leader:
 
     async def _tidy(self) -> None:
         """Lets go of relayed records, most of them before the bucket ever had them, and moves one
-        batch of commits to their keys where that is due."""
+        batch of commits to their keys where that is due; works on new prices a little."""
         self.store.forget(subjects.out_key(n) for n in self.outbox.take_acknowledged())
         if self.store.checkpoint_due(self.clock.monotonic()):
             await self.store.checkpoint()
+        if (priced := self.planner.repricing.go_on()) is not None:
+            self.inbox.put(Arrival(priced))
+        elif self.planner.repricing.is_busy:
+            self.inbox.wake()
+
+
+def _is_large(effects: Effects) -> bool:
+    return effects.keys >= WRITES_PER_TURN or effects.kib >= KIB_PER_TURN
 
 
 async def _with_known(arrival: Arrival) -> Event:

@@ -21,7 +21,7 @@ from gpuyard.views import (
     job_view,
     node_view,
 )
-from gpuyard_coordinator.core import documents, fairshare, fencing, filters, quota, setaside
+from gpuyard_coordinator.core import documents, fencing, filters, quota, setaside
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
@@ -252,8 +252,8 @@ def tenant_as(cluster: Cluster, document: Mapping[str, Any]) -> TenantView:
         "per_job": document.get("per_job") or empty["per_job"],
         "models": document.get("models"),
         "share_across_tenants": bool(document.get("share_across_tenants")),
-        "priority": fairshare.priority_of(document),
-        "weight": fairshare.weight_of(document),
+        "priority": document.get("priority"),
+        "weight": document.get("weight"),
         "used": {
             "gpus": use.milli / WHOLE_GPU_MILLI,
             "gpu_memory_gib": use.gpu_memory_mib / 1024,

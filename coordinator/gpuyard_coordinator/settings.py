@@ -42,6 +42,10 @@ class CoordinatorSettings:
     fence_s: float = 900.0
     """`stop_after` of jobs with retries that say nothing of partitions."""
     foreign_tolerated_mib: int = 256
+    starvation_after_s: float = 600.0
+    """When a job that waits for room has that of one node collected without time limits."""
+    min_runtime_s: float = 60.0
+    """No attempt is preempted before it had its node for so long."""
     store_max_gib: float | None = None
     """The most that all streams may take on the bus's disk together; None: the default sizes."""
 

@@ -36,6 +36,7 @@ LEADER_ANSWERS_S: Final = 0.3
 """Above any turn of a leader that works."""
 ANSWER_KEPT_S: Final = 0.2
 """One question serves all reads of this time."""
+NEXT_TRY_S: Final = 0.5
 CATCH_UP_S: Final = 1.5
 """Below the time in which a client asks again."""
 
@@ -90,7 +91,12 @@ class Standby:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._hear)
+        """Returns once it listens, which an outage of the bus puts off."""
+        while self._beats is None:
+            try:
+                self._beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._hear)
+            except Unavailable:
+                await asyncio.sleep(NEXT_TRY_S)
         works = (self.follower.run(), self._serve(), self._answer(), self._tick())
         self._tasks = [asyncio.create_task(work) for work in works]
 

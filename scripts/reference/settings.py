@@ -50,6 +50,8 @@ _COORDINATOR: Final = _SHARED | {
     "lost_s": "silence after which a node is `lost`",
     "fence_s": "`stop_after` of a job with retries that says nothing of partitions",
     "foreign_tolerated_mib": "memory of processes outside the yard that keeps no job off a GPU",
+    "starvation_after_s": "a job that waited so long has the GPUs of one node collected for it as they fall free, where no time limits tell when that will be",
+    "min_runtime_s": "how long an attempt has had its node before it may be preempted",
     "store_max_gib": "the most that all streams may take on the bus's disk; unset: what their "
     "default sizes come to, or less where the server has less",
 }

@@ -23,8 +23,8 @@ _TENANT: Final = {
     "per_job": "for each job: [per_job](#per_job)",
     "models": "GPU models its jobs may use, as the label `gpu-name` spells them; `*` is any text",
     "share_across_tenants": "its shares may sit beside another such tenant's on one GPU",
-    "priority": "0 to 100; before the priority of the jobs: any job of a tenant with more goes before, and may preempt, all of one with less",
-    "weight": "1 to 1000; its part of the yard among tenants of equal priority, while jobs of all of them wait",
+    "priority": "0 to 100, unset 50; before the priority of the jobs: any job of a tenant with more goes before, and may preempt, all of one with less",
+    "weight": "1 to 1000, unset 1; its part of the yard among tenants of equal priority, while jobs of all of them wait",
 }
 _LIMITS: Final = {
     "gpus": "GPUs held at one time; shares count by their size",

@@ -29,8 +29,16 @@ _MAX_ITEMS: Final = 1_000_000
 _MAX_INTEGER_DIGITS: Final = 20
 # What begins bytes or a short float, and a double that is not finite. Text and numbers may hold
 # the same bytes, so a hit proves nothing; without one there is nothing to look for.
-_SUSPECT_BYTES: Final = (b"\xc4", b"\xc5", b"\xc6", b"\xca")
+_SUSPECT_BYTES: Final = b"\xc4\xc5\xc6\xca"
 _SUSPECT_DOUBLE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+# The library raises its own subclasses of ValueError, and others where the stack is exhausted.
+_NOT_MSGPACK: Final = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    msgpack.UnpackException,
+)
 _JSON_STARTS: Final = frozenset(b'{[" \t\r\n-0123456789tfn\xef')
 
 
@@ -83,33 +91,49 @@ def encode_joined(body: Mapping[str, Any], key: str, packed: bytes) -> bytes:
     return head + packed
 
 
-def decode_split(data: bytes, key: str) -> tuple[dict[str, Any], bytes]:
-    """As `decode` for msgpack, but for the value at `key`: that one is left out, and comes packed.
-
-    Saves decoding what the reader has from last time; the caller validates the rest against types,
-    which bounds its depth. Raises RemoteProtocolError, also where there is no such key.
-    """
-    body: dict[str, Any] = {}
+def packed_value(data: bytes, key: str) -> bytes:
+    """The value at `key` of a map in msgpack, as it is packed there, the last one where it stands
+    twice; raises RemoteProtocolError where there is none."""
     packed: bytes | None = None
     try:
-        unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=len(data))
+        unpacker = msgpack.Unpacker(raw=False, max_buffer_size=len(data))
         unpacker.feed(data)
         for _ in range(unpacker.read_map_header()):
             name = unpacker.unpack()
             begin = unpacker.tell()
+            unpacker.skip()
             if name == key:
-                unpacker.skip()
                 packed = data[begin : unpacker.tell()]
-            else:
-                body[name] = unpacker.unpack()
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as fault:
+    except _NOT_MSGPACK as fault:
         raise RemoteProtocolError(f"the body is not msgpack: {_one_line(fault)}") from fault
-    if packed is None or unpacker.tell() != len(data):
-        raise RemoteProtocolError(f"the body has no {key}, or something after its end")
-    if any(byte in data for byte in _SUSPECT_BYTES) or _SUSPECT_DOUBLE.search(data):
+    if packed is None:
+        raise RemoteProtocolError(f"the body has no {key}")
+    return packed
+
+
+def decode_except(data: bytes, key: str, packed: bytes) -> dict[str, Any] | None:
+    """As `decode` for msgpack where the value at `key` is `packed`, but with None in its place; None
+    where it is another.
+
+    Saves decoding what the reader has from last time. The caller validates the rest against types,
+    which bounds its depth.
+    """
+    name: bytes = msgpack.packb(key)
+    begin = data.find(name) + len(name)
+    if begin < len(name) or not data.startswith(packed, begin):
+        return None
+    rest = data[:begin] + b"\xc0" + data[begin + len(packed) :]
+    try:
+        body = msgpack.unpackb(rest, raw=False, max_ext_len=0)
+    except _NOT_MSGPACK as fault:
+        raise RemoteProtocolError(f"the body is not msgpack: {_one_line(fault)}") from fault
+    # The bytes may have stood elsewhere, in a text or deeper down.
+    if type(body) is not dict or body.get(key, packed) is not None:
+        return None
+    if _may_hold_what_is_refused(rest):
         _check_levels(body, with_leaves=True)
     _check_version(body)
-    return body, packed
+    return body
 
 
 def decode_own(data: bytes) -> dict[str, Any]:
@@ -203,13 +227,17 @@ def _from_msgpack(data: bytes) -> Any:
             max_map_len=limit,
             max_ext_len=0,
         )
-    # The library raises its own subclasses of ValueError, and others where the stack is exhausted.
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as fault:
+    except _NOT_MSGPACK as fault:
         raise RemoteProtocolError(f"the body is not msgpack: {_one_line(fault)}") from fault
     if type(body) is dict:
-        suspect = any(byte in data for byte in _SUSPECT_BYTES) or _SUSPECT_DOUBLE.search(data)
-        _check_levels(body, with_leaves=bool(suspect))
+        _check_levels(body, with_leaves=_may_hold_what_is_refused(data))
     return body
+
+
+def _may_hold_what_is_refused(data: bytes) -> bool:
+    """False where msgpack has no keys that are bytes, and no numbers that are not finite."""
+    is_plain = len(data.translate(None, _SUSPECT_BYTES)) == len(data)
+    return not is_plain or bool(_SUSPECT_DOUBLE.search(data))
 
 
 def _from_json(data: bytes) -> Any:

@@ -119,6 +119,9 @@ class AttemptReport(TypedDict):
     """True for a container of ours that no wanted document names."""
     fenced: NotRequired[bool]
     """True while the keeper holds the attempt's fence on its disk: time alone proves its end."""
+    wanted: NotRequired[WantedEntry | None]
+    """What it was started from, told while the node adopts and no document of the yard's new
+    generation names it; None: known, and told with a later beat, since not all fit one message."""
 
 
 class Beat(TypedDict):
@@ -319,6 +322,11 @@ class NodeDocument(TypedDict):
     """Set where job after job failed on the node."""
     forgotten_by: NotRequired[str | None]
     """The operator who said that the node is gone, while its attempts are being ended."""
+    told_in: NotRequired[int | None]
+    """The yard's generation in which the node has told all that it runs: one that is older was
+    before a restore."""
+    given_up_in: NotRequired[int | None]
+    """The yard's generation in which nothing waits for that any more, since it was silent."""
     facts: NodeFacts
     generation: int
     last_beat_at: str | None

@@ -28,6 +28,7 @@ LEASE_KEY: Final = "leader.lease"
 EPOCH_KEY: Final = "leader.epoch"
 YARD_KEY: Final = "leader.yard"
 COMMIT_KEY: Final = "leader.commit"
+MIX_KEY: Final = "mix"
 
 # Core subjects.
 BEAT_ALL: Final = "gpuyard.beat.*"

@@ -407,8 +407,10 @@ class TenantView(TypedDict):
     per_job: dict[str, Any]
     models: list[str] | None
     share_across_tenants: bool
-    priority: int
-    weight: int
+    priority: int | None
+    """Before that of its jobs; unset is 50."""
+    weight: int | None
+    """Unset is 1."""
     used: TenantUse
     over: list[str]
     """Names of the limits below the use."""

@@ -300,3 +300,28 @@ def test_a_process_is_told_from_its_successor_under_the_same_id() -> None:
     assert is_running(ME)
     assert not is_running(replace(ME, started="1"))
     assert not is_running(replace(ME, pid=2**22 + 1))
+
+
+async def test_a_candidate_that_is_told_to_look_does_not_wait_for_its_turn(bus: Bus) -> None:
+    patient = replace(FAST, poll_s=60.0)
+    first, second = candidate(bus), candidate(bus, ELSEWHERE, timing=patient)
+    await first.acquire()
+    waiting = asyncio.ensure_future(second.acquire())
+    await asyncio.sleep(0.3)
+    await first.resign()
+    second.look()
+    assert await asyncio.wait_for(waiting, 5) > (0, 0)
+    await second.resign()
+
+
+async def test_who_may_not_lead_leaves_the_lease_to_others(bus: Bus) -> None:
+    ready = asyncio.Event()
+    slow = candidate(bus)
+    waiting = asyncio.ensure_future(slow.acquire(ready.is_set))
+    other = candidate(bus, ELSEWHERE)
+    await asyncio.wait_for(other.acquire(), 5)
+    await other.resign()
+    assert not waiting.done()
+    ready.set()
+    await asyncio.wait_for(waiting, 5)
+    await slow.resign()

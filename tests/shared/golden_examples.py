@@ -122,6 +122,7 @@ _REPORT: Final[AttemptReport] = {
     "log_chunks": 3,
     "unexpected": False,
     "fenced": True,
+    "wanted": _WANTED_ENTRY,
 }
 _ATTEMPT: Final[AttemptDocument] = {
     "attempt": 1,
@@ -260,6 +261,8 @@ NODE_DOCUMENT: Final[NodeDocument] = {
         "trial": ["team-a", "0f3k9v2m7q1x4z8c", 2],
     },
     "forgotten_by": None,
+    "told_in": 1777897815250,
+    "given_up_in": None,
 }
 OUT_RECORD: Final[OutRecord] = {
     "v": 1,

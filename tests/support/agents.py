@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from gpuyard.messages import Applied, AttemptReport, Beat, WantedDocument
+from gpuyard.messages import Applied, AttemptReport, Beat, WantedDocument, WantedEntry
 from gpuyard.model.node import (
     GpuFacts,
     GpuLink,
@@ -160,6 +160,8 @@ class Agent:
     """Its host's keeper answers, and holds the fences of what is started there."""
     fences: dict[AttemptRef, float] = field(default_factory=dict)
     """`fence_s` of the attempts that have one."""
+    entries: dict[AttemptRef, WantedEntry] = field(default_factory=dict)
+    """The stored document's."""
 
     def take(self, document: WantedDocument) -> None:
         """Stores a document as an agent does: an older one is refused; entries of another machine
@@ -169,12 +171,16 @@ class Agent:
             known = (self.applied["token"], self.applied["revision"])
             if (token, document["revision"]) < known:
                 return
+        is_restored = self._adopt(document)
         self.applied = {"token": token, "revision": document["revision"]}
         named = set()
         for entry in document["entries"]:
             key = (entry["tenant"], entry["job"], entry["attempt"])
             named.add(key)
             if (entry["machine_id"], entry["boot_id"]) == (self.machine_id, self.boot_id):
+                if is_restored and key not in self.reports:
+                    self.reports[key] = fresh_report(key)
+                    change(self.reports[key], state="ended", reason="runtime_lost")
                 report = self.reports.setdefault(key, fresh_report(key))
                 if entry.get("fence_s") is not None:
                     self.fences[key] = entry["fence_s"] or 0.0
@@ -183,8 +189,25 @@ class Agent:
                 self.stops[key] = entry["stop"]["reason"]
         ended = [key for key, report in self.reports.items() if report["state"] == "ended"]
         for key in ended:
-            if key not in named:
+            if key not in named and "wanted" not in self.reports[key]:
                 del self.reports[key]
+
+    def _adopt(self, document: WantedDocument) -> bool:
+        """A document of a new generation may not know what runs here: until one names all of it,
+        what each was started from is told with it. What that document names and is not here is
+        told to be lost. True for such a document."""
+        entries = {(e["tenant"], e["job"], e["attempt"]): e for e in document["entries"]}
+        is_restored = self.applied is not None and document["token"][0] > self.applied["token"][0]
+        is_concerned = is_restored or any("wanted" in r for r in self.reports.values())
+        for key, report in self.reports.items():
+            if is_restored and key in self.entries and key not in entries:
+                report["wanted"] = self.entries[key]
+            elif key in entries:
+                report.pop("wanted", None)
+        if is_concerned:
+            self.adopting = any("wanted" in report for report in self.reports.values())
+        self.entries = entries
+        return is_restored
 
     def beat(self, at: str) -> Beat:
         self.seq += 1

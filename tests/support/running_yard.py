@@ -84,6 +84,21 @@ class Daemon:
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
 
+def keeper_pid(agent_directory: Path) -> int | None:
+    """The keeper of the agent with that folder; None where none runs."""
+    lock = agent_directory / "keeper" / "lock"
+    pid = int(lock.read_text() or 0) if lock.exists() else 0
+    command = Path(f"/proc/{pid}/cmdline")
+    if pid and command.exists() and os.fsencode(lock.parent) in command.read_bytes():
+        return pid
+    return None
+
+
+def end_keeper(agent_directory: Path) -> None:
+    if (pid := keeper_pid(agent_directory)) is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
 class RunningYard:
     """Verbs of an operator on a yard of this machine. Close it at the end."""
 
@@ -117,17 +132,11 @@ class RunningYard:
 
     def keeper_pid(self, name: str = "node") -> int | None:
         """The keeper of an agent, which outlives it; None where none runs."""
-        lock = self.directory / f"agent-{name}" / "keeper" / "lock"
-        pid = int(lock.read_text() or 0) if lock.exists() else 0
-        command = Path(f"/proc/{pid}/cmdline")
-        if pid and command.exists() and os.fsencode(lock.parent) in command.read_bytes():
-            return pid
-        return None
+        return keeper_pid(self.directory / f"agent-{name}")
 
     def end_keeper(self, name: str = "node") -> None:
         """SIGKILL for an agent's keeper; nothing where there is none."""
-        if (pid := self.keeper_pid(name)) is not None:
-            os.kill(pid, signal.SIGKILL)
+        end_keeper(self.directory / f"agent-{name}")
 
     def client(self, tenant: str = "default", user: str = "tester") -> Client:
         client = Client(url=self.server.url, tenant=tenant, user=user)

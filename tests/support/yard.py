@@ -18,7 +18,7 @@ from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
 from gpuyard.views import WhyView
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.core import documents, explain, filters
+from gpuyard_coordinator.core import adoption, documents, explain, filters
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -63,6 +63,7 @@ class Stored:
     done: dict[JobKey, bytes] = field(default_factory=dict)
     nodes: dict[str, bytes] = field(default_factory=dict)
     tenants: dict[str, bytes] = field(default_factory=dict)
+    mix: bytes | None = None
 
     def take(self, cluster: Cluster, effects: Effects) -> None:
         """One commit, which takes each key once."""
@@ -79,6 +80,8 @@ class Stored:
             self.nodes[name] = codec.encode(documents.node_document(cluster.nodes[name]))
         for name in effects.forgotten:
             self.nodes.pop(name, None)
+        if effects.mix:
+            self.mix = codec.encode(cluster.priced.to_document())
         for name in effects.tenants:
             self.tenants.pop(name, None)
             if name in cluster.tenants:
@@ -93,6 +96,7 @@ class Stored:
             jobs=[cast(JobDocument, codec.decode(data)) for data in self.jobs.values()],
             nodes=[cast(NodeDocument, codec.decode(data)) for data in self.nodes.values()],
             tenants=[codec.decode(data) for data in self.tenants.values()],
+            mix=None if self.mix is None else codec.decode(self.mix),
             now=now,
         )
 
@@ -106,6 +110,7 @@ class Yard:
         self.story = soundness.Story()
         self.outcome: Outcome | None = None
         self.beat_outcome: BeatOutcome | None = None
+        self.is_restored = False
         self._sequence = 0
         self._lead((1, 1))
 
@@ -217,7 +222,7 @@ class Yard:
             for waiting in self.planner.explain_new(sorted(self._fresh), self.now):
                 self._apply(waiting, effects)
         self._commit(effects)
-        if not plan.is_partial:
+        if not plan.is_partial and not self.cluster.untold:
             self._fresh.clear()
             again = self.planner.plan(limit, self.now)
             assert again.events == [], "a second plan right after a commit is empty"
@@ -230,7 +235,8 @@ class Yard:
         agent = agent or self.agents[name]
         beat = cast(Any, codec.decode(codec.encode(agent.beat(self.now.at))))
         effects = Effects()
-        self._apply(NodeBeat(beat), effects)
+        ended = frozenset(key for key in adoption.unknown_jobs(beat) if key in self.store.done)
+        self._apply(NodeBeat(beat, ended=ended), effects)
         self._commit(effects)
         self.beat_outcome = effects.beats[0] if effects.beats else None
         if self.beat_outcome is not None and self.beat_outcome.needs_wanted:
@@ -258,6 +264,19 @@ class Yard:
         self._lead((generation, sequence + 1))
         soundness.check_recovered(before, self.cluster)
         self._check()
+
+    def back_up(self) -> Stored:
+        return copy.deepcopy(self.store)
+
+    def restore(self, backup: Stored) -> None:
+        """The bus is lost, and a leader of the next generation starts from `backup`; its agents
+        hear of it with their next beats."""
+        generation, _ = self.cluster.token
+        self.store, self.story, self.is_restored = backup, soundness.Story(), True
+        for key, data in backup.jobs.items():
+            told = cast(JobDocument, codec.decode(data))["events"]
+            self.story.events[key] = [{"state": "queued", "kind": "lost"}] * told
+        self._lead((generation + 1, 1))
 
     # What agents do with an attempt of theirs.
 
@@ -388,7 +407,7 @@ class Yard:
             agent.take(cast(Any, codec.decode(codec.encode(document))))
 
     def _check(self) -> None:
-        soundness.check(self.cluster)
+        soundness.check(self.cluster, is_restored=self.is_restored)
 
     def check_replay(self) -> None:
         """The same events from the same start give the same state and effects."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard import codec, subjects
+from gpuyard import Client, codec, subjects
 from gpuyard.bus import connect
 from tests.support.running_yard import RunningYard, eventually
 
@@ -76,6 +76,54 @@ def test_after_a_restore_jobs_run_on_and_waiting_ones_run_once(
     assert [a["attempt"] for a in again.job("runs").view["attempts"]] == [1]
 
 
+def test_what_started_or_came_after_the_backup_runs_on_once(
+    yard: RunningYard, tmp_path: Path, counted: Path
+) -> None:
+    """The bus is lost while jobs run that the backup has as waiting, or does not have at all."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    yard.agent("node", simulate="4")
+    client = yard.ready(4)
+    nodes = [node["name"] for node in client.nodes()]
+    env = {"OUT": str(counted), "HOLD": str(hold)}
+    spec = {"image": "none", "command": ["sh", "-c", COUNTS_ITSELF], "gpus": 1, "env": env}
+    for node in nodes:
+        assert yard.cli("cordon", node, "--reason", "moving").returncode == 0
+    client.submit({"id": "waited-1", **spec})
+    client.submit({"id": "waited-2", **spec})
+    file = tmp_path / "yard.gz"
+    assert yard.json("backup", str(file))["documents"]["job"] == 2
+    for node in nodes:
+        assert yard.cli("uncordon", node).returncode == 0
+    client.submit({"id": "later", **spec, "name": "train"})
+    client.submit({"id": "ended", "image": "none", "command": ["true"]})
+    ids = ("waited-1", "waited-2", "later")
+    eventually(lambda: {client.job(id).state for id in ids} == {"running"}, what="running jobs")
+    assert client.wait("ended", timeout_s=20).exit_code == 0
+    before = {id: client.job(id).view["attempts"][0]["container_id"] for id in ids}
+
+    yard.server.kill()
+    shutil.rmtree(yard.server.store)
+    yard.server.start()
+    assert yard.cli("restore", "-y", str(file)).returncode == 0
+    eventually(lambda: len(audited(yard, "taken_over", "default")) == 3, what="the audit records")
+    again = yard.client()
+    eventually(lambda: known_to_run(again, ids), what="all three, taken over")
+    eventually(lambda: ready_nodes(again) == 4, what="all nodes, adopted")
+    assert again.job("later").view["name"] == "train"
+    assert {id: again.job(id).view["attempts"][0]["container_id"] for id in ids} == before
+    for node in nodes:
+        assert yard.cli("uncordon", node).returncode == 0
+    again.submit({"id": "new", "image": "none", "command": ["true"], "gpus": 1})
+    assert again.wait("new", timeout_s=20).exit_code == 0, "the yard goes on"
+
+    hold.unlink()
+    for id in ids:
+        assert again.wait(id, timeout_s=20).exit_code == 0
+        assert [a["attempt"] for a in again.job(id).view["attempts"]] == [1]
+    assert starts(counted) == dict.fromkeys(ids, 1)
+
+
 def test_a_restore_over_a_running_yard_deposes_its_leader_and_stops_nothing(
     yard: RunningYard, tmp_path: Path, counted: Path
 ) -> None:
@@ -107,8 +155,10 @@ def test_a_restore_over_a_running_yard_deposes_its_leader_and_stops_nothing(
     assert done.returncode == 0, done.stderr
     assert "stepped down" in done.stderr
 
-    status = eventually(lambda: answer(yard), what="a leader of the new generation")
-    assert status["leader"]["token"][0] > before["leader"]["token"][0]
+    eventually(
+        lambda: generation(answer(yard)) > generation(before), what="a leader of the new generation"
+    )
+    status = answer(yard)
     assert yard.coordinator.is_running
     assert yard.json("tenant", "default")["limits"]["gpus"] == 4
     eventually(lambda: {job.state for job in client.jobs()} == {"running"}, what="both adopted")
@@ -120,6 +170,15 @@ def test_a_restore_over_a_running_yard_deposes_its_leader_and_stops_nothing(
     assert actions[0]["after"]["generation"] == status["leader"]["token"][0]
 
 
+def known_to_run(client: Client, ids: tuple[str, ...]) -> bool:
+    states = {job.id: job.state for job in client.jobs()}
+    return all(states.get(id) == "running" for id in ids)
+
+
+def ready_nodes(client: Client) -> int:
+    return sum(node["state"] == "ready" for node in client.nodes())
+
+
 def answer(yard: RunningYard) -> dict[str, Any]:
     """The status; empty while nobody answers."""
     done = yard.cli("status", "--json")
@@ -127,11 +186,16 @@ def answer(yard: RunningYard) -> dict[str, Any]:
     return view
 
 
-def audited(yard: RunningYard, action: str) -> list[dict[str, Any]]:
+def generation(status: dict[str, Any]) -> int:
+    """Of the leader; 0 while nobody answers."""
+    return int(status["leader"]["token"][0]) if status else 0
+
+
+def audited(yard: RunningYard, action: str, tenant: str = "_") -> list[dict[str, Any]]:
     async def read() -> list[dict[str, Any]]:
         async with await connect(yard.server.url, name="t", inbox_prefix="_INBOX.x") as bus:
             page = await bus.jetstream.read_page(
-                subjects.AUDIT_STREAM, subject=subjects.audit("_", action)
+                subjects.AUDIT_STREAM, subject=subjects.audit(tenant, action)
             )
             return [codec.decode(message.data) for message in page.messages]
 

@@ -5,7 +5,7 @@ Rules of this file:
 2. Another yard's documents change nothing here.
 3. A new generation of the yard (it was restored from a backup), like a missing journal, starts
    adopting: everything is reported and nothing is stopped until the coordinator has named every
-   live attempt. What the first document of that time names and this host does not have may have
+   live attempt, and every one that a document of before named, with its end where it has one. What the first document of that time names and this host does not have may have
    run to its end before: it is ended as lost, never started.
 """
 
@@ -17,7 +17,6 @@ from gpuyard.messages import Token
 from gpuyard.model.reasons import EndReason
 from gpuyard_agent.core.containers import Seen, Status
 from gpuyard_agent.core.document import Document, parse_token
-from gpuyard_agent.core.launch import AttemptKey
 from gpuyard_agent.core.state import (
     Attempt,
     Memory,
@@ -67,7 +66,9 @@ def document_records(memory: Memory, document: Document, here: Here) -> list[Rec
         for attempt in _suspects(memory, document, here):
             records += _lost(attempt, here)
     is_adopting = (memory.adopting or not is_trusting) and any(
-        key not in document.entries for key in _live(memory)
+        _must_be_named(attempt, is_first=not is_trusting)
+        for key, attempt in memory.attempts.items()
+        if key not in document.entries
     )
     if is_adopting != memory.adopting or not is_trusting:
         records.append({"k": "adopting", "on": is_adopting, "trusting": True})
@@ -78,7 +79,8 @@ def adoption_records(memory: Memory) -> list[Record]:
     """The end of adopting, where the last attempt that no document named has ended by itself."""
     if not (memory.adopting and memory.trusting):
         return []
-    if any(memory.attempts[key].entry is None for key in _live(memory)):
+    unnamed = (attempt for attempt in memory.attempts.values() if attempt.entry is None)
+    if any(_must_be_named(attempt) for attempt in unnamed):
         return []
     return [{"k": "adopting", "on": False, "trusting": True}]
 
@@ -141,7 +143,9 @@ def _lost(attempt: Attempt, here: Here) -> list[Record]:
     return [accepted, ended_record(attempt.key, result)]
 
 
-def _live(memory: Memory) -> Iterator[AttemptKey]:
-    for key, attempt in memory.attempts.items():
-        if attempt.container is not None and attempt.result is None:
-            yield key
+def _must_be_named(attempt: Attempt, *, is_first: bool = False) -> bool:
+    """True for an attempt that adopting lasts for while no document names it. `is_first`: what a
+    document says of it now is of before adopting began."""
+    lives = attempt.container is not None and attempt.result is None
+    is_given = attempt.former is not None or (is_first and attempt.entry is not None)
+    return lives or (attempt.accepted and is_given)

@@ -1,12 +1,16 @@
 """A node's memory as the beat carries it."""
 
+from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
+from gpuyard import codec
 from gpuyard.messages import AttemptReport, AttemptUsage
 from gpuyard_agent.core.containers import Status
 from gpuyard_agent.core.state import Attempt
 
 ReportedState = Literal["accepted", "preparing", "running", "stopping", "ended"]
+MAX_WANTED_IN_BEAT_BYTES: Final = 512 * 1024
+"""Of what attempts were started from; a message may have 1 MiB, and the facts are in it too."""
 _ORDER: Final[tuple[ReportedState, ...]] = get_args(ReportedState)
 
 
@@ -47,7 +51,21 @@ def report(attempt: Attempt, usage: AttemptUsage | None) -> AttemptReport:
     }
     if attempt.fence is not None:
         told["fenced"] = attempt.is_held
+    if attempt.former is not None:
+        told["wanted"] = attempt.former
     return told
+
+
+def keep_within_a_beat(reports: Iterable[AttemptReport]) -> None:
+    """Leaves what some attempts were started from to a later beat, where all would not fit: those
+    before them are named by then, and need to tell it no more."""
+    room = MAX_WANTED_IN_BEAT_BYTES
+    for told in reports:
+        wanted = told.get("wanted")
+        if wanted is not None:
+            room -= len(codec.encode(wanted))
+            if room < 0:
+                told["wanted"] = None
 
 
 def _state(attempt: Attempt) -> ReportedState:

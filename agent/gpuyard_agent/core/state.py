@@ -80,6 +80,8 @@ class Attempt:
     # Durable.
     entry: WantedEntry | None = None
     """What the applied document says of it; None where no document names it (any more)."""
+    former: WantedEntry | None = None
+    """What the last document before adopting began said of it, until a document names it again."""
     accepted: bool = False
     launched: str | None = None
     """The boot in which a start was begun; set before the engine is asked, so never in doubt."""
@@ -260,6 +262,8 @@ def _document_record(
 
 def _attempt_records(attempt: Attempt) -> Iterator[Record]:
     key = key_list(attempt.key)
+    if attempt.former is not None:
+        yield {"k": "former", "key": key, "entry": attempt.former}
     if attempt.accepted:
         yield {"k": "accepted", "key": key, "gpus": list(attempt.gpus)}
     if attempt.launched is not None:
@@ -302,12 +306,18 @@ def _adopting(memory: Memory, record: Mapping[str, Any]) -> None:
 def _document(memory: Memory, record: Mapping[str, Any]) -> None:
     memory.applied = ((record["token"][0], record["token"][1]), record["revision"])
     for entry in record["changed"]:
-        memory.attempt(entry_key(entry)).entry = entry
+        attempt = memory.attempt(entry_key(entry))
+        attempt.entry, attempt.former = entry, None
     for tenant, job, number in record["gone"]:
-        key = AttemptKey(tenant, job, number)
-        attempt = memory.attempts.get(key)
-        if attempt is not None:
-            attempt.entry = None
+        known = memory.attempts.get(AttemptKey(tenant, job, number))
+        if known is not None:
+            # The first document since adopting began may not know what came after a backup.
+            known.former = known.entry if memory.adopting and not memory.trusting else None
+            known.entry = None
+
+
+def _former(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.attempt(_key(record)).former = record["entry"]
 
 
 def _accepted(memory: Memory, record: Mapping[str, Any]) -> None:
@@ -387,6 +397,7 @@ _CHANGES: Final = {
     "generation": _generation,
     "adopting": _adopting,
     "document": _document,
+    "former": _former,
     "accepted": _accepted,
     "launching": _launching,
     "unlaunched": _unlaunched,

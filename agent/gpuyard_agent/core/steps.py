@@ -129,7 +129,8 @@ Step = Accept | Arm | Inquire | Prepare | AbandonPrepare | Launch | Signal | End
 def next_step(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -> Step | None:
     """The next step of an attempt, or None while there is nothing to do; see the module's rules."""
     if seen.busy is not None:
-        if seen.busy == "prepare" and (want is None or want["stop"] is not None or here.stopping):
+        is_dropped = not here.adopting if want is None else want["stop"] is not None
+        if seen.busy == "prepare" and (is_dropped or here.stopping):
             return AbandonPrepare()
         return None
     if want is not None and not seen.accepted and seen.container is not None:

@@ -15,7 +15,7 @@ from gpuyard_agent.core import intake
 from gpuyard_agent.core.document import Document, parse_document, parse_token
 from gpuyard_agent.core.launch import AttemptKey
 from gpuyard_agent.core.policy import NodePolicy
-from gpuyard_agent.core.report import is_reported, is_unexpected, report
+from gpuyard_agent.core.report import is_reported, is_unexpected, keep_within_a_beat, report
 from gpuyard_agent.core.state import Attempt, Memory, Record
 from gpuyard_agent.core.steps import Here
 from gpuyard_agent.core.times import rfc3339
@@ -323,6 +323,7 @@ class NodeAgent:
             if is_unexpected(attempt):
                 unexpected[attempt.key] = self._unexpected_since.get(attempt.key, seq)
             reports.append(report(attempt, self.actions.usage(attempt)))
+        keep_within_a_beat(reports)
         self._unexpected_since = unexpected
         return reports
 

@@ -29,6 +29,7 @@ from gpuyard_coordinator.core.events import (
     Assigned,
     CancelRequested,
     Event,
+    MixPriced,
     NodeBeat,
     NodeOrder,
     Preempted,
@@ -60,12 +61,10 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             operations.apply_order(cluster, event, now, effects)
         case TenantApplied() | TenantDeleted():
             tenancy.apply_tenant(cluster, event, now, effects)
-        case Assigned() | Preempted():
+        case Assigned() | Preempted() | StillQueued():
             _carry_out(cluster, event, now, effects)
-        case StillQueued():
-            job = cluster.jobs[event.tenant, event.job]
-            data = {"code": event.code}
-            effects.emit(job, EventKind.QUEUED, now, message=event.message, data=data)
+        case MixPriced():
+            cluster.priced, effects.mix = event.mix, True
         case Tick():
             beats.judge_lateness(cluster, now, effects)
             fencing.judge(cluster, now, effects)
@@ -77,12 +76,18 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             assert_never(event)
 
 
-def _carry_out(cluster: Cluster, event: Assigned | Preempted, now: Now, effects: Effects) -> None:
+def _carry_out(
+    cluster: Cluster, event: Assigned | Preempted | StillQueued, now: Now, effects: Effects
+) -> None:
     """What the planner decided."""
     job = cluster.jobs[event.tenant, event.job]
     if isinstance(event, Assigned):
         node = cluster.nodes[event.node]
         lifecycle.assign(cluster, job, node, event.gpus, now=now, effects=effects)
+        return
+    if isinstance(event, StillQueued):
+        data = {"code": event.code}
+        effects.emit(job, EventKind.QUEUED, now, message=event.message, data=data)
         return
     # Of another tenant's jobs no id is told.
     is_own = event.by_tenant == job.tenant
@@ -137,6 +142,7 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
             effects=effects,
         )
         return
+    cluster.mix.observe(job.shape, job.submit_seq)
     waiting.enqueue(cluster, job, now)
     if verdict := waiting.verdict(cluster, job):
         data = {"code": verdict["code"]}

@@ -7,9 +7,10 @@ attempt proves its end only in a beat whose `applied` covers the document that i
 from typing import Final
 
 from gpuyard.messages import STALE_INVENTORY, Applied, AttemptReport, Beat
+from gpuyard.model.node import GpuSample
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState, NodeState
-from gpuyard_coordinator.core import fencing, filters, ledger, lifecycle, setaside
+from gpuyard_coordinator.core import adoption, fencing, filters, ledger, lifecycle, setaside
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -53,7 +54,8 @@ def apply_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) ->
     _take_identity(cluster, node, beat, effects)
     _take_facts(cluster, node, beat, effects)
     take_condition(cluster, node, beat, now)
-    _take_reports(cluster, node, beat, now, effects)
+    _take_reports(cluster, node, event, now, effects)
+    adoption.hear_out(cluster, node, beat, effects)
     is_current = _covers(beat["applied"], (cluster.token, node.revision))
     outcome = BeatOutcome(event.ref, node.name, "ok", needs_wanted=not is_current)
     effects.beats.append(outcome)
@@ -76,6 +78,7 @@ def judge_lateness(cluster: Cluster, now: Now, effects: Effects) -> None:
         if state is NodeState.LOST:
             effects.nodes.add(name)
             cluster.shrank = True
+            adoption.give_up(cluster, node)
             fencing.watch(cluster, node)
 
 
@@ -107,6 +110,7 @@ def _join(cluster: Cluster, beat: Beat, effects: Effects) -> Node:
         revision=1,
     )
     cluster.nodes[node.name] = node
+    adoption.join(cluster, node, beat)
     effects.nodes.add(node.name)
     effects.forgotten.discard(node.name)  # it may have been forgotten in this turn
     return node
@@ -131,7 +135,8 @@ def _take_identity(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -
 
 
 def _take_facts(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> None:
-    if beat["generation"] == node.generation and beat["facts"] == node.facts:
+    is_same = beat["facts"] is node.facts or beat["facts"] == node.facts
+    if beat["generation"] == node.generation and is_same:
         return
     effects.nodes.add(node.name)
     node.facts, node.generation = beat["facts"], beat["generation"]
@@ -142,31 +147,37 @@ def _take_facts(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> N
 
 def take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
     """Liveness, readiness and what the GPUs measured; the placer hears of what matters to it."""
-    before = _condition(node, cluster.settings)
+    before = filters.node_block(node), filters.is_sampled(node)
     node.last_beat, node.last_beat_at = now.mono, now.at
     cluster.beat_order[node.name] = None
     cluster.beat_order.move_to_end(node.name)
     node.reasons = beat["reasons"]
     node.is_adopting, node.is_stopping = beat["adopting"], beat["stopping"]
     node.sample_age_s = beat["sample_age_s"]
-    samples = {sample["uuid"]: sample for sample in beat["samples"]}
-    for uuid, gpu in node.gpus.items():
-        gpu.sample = samples.get(uuid)  # what was not measured is unknown, not as it was
+    has_changed = _take_samples(node, beat["samples"], cluster.settings)
     if now.mono - node.rival_beat > cluster.settings.lost_s:
         node.rival = None
-    whole = [reason for reason in node.reasons if reason["gpu"] is None]
-    node.state = NodeState.UNREADY if whole else NodeState.READY
+    is_whole = any(reason["gpu"] is None for reason in node.reasons) if node.reasons else False
+    node.state = NodeState.UNREADY if is_whole else NodeState.READY
     applied = beat["applied"]
     if not node.is_proven and applied and tuple(applied["token"]) == cluster.token:
         node.is_proven = True
-    if _condition(node, cluster.settings) != before:
+    if has_changed or (filters.node_block(node), filters.is_sampled(node)) != before:
         cluster.nodes_changed.add(node.name)
 
 
-def _condition(node: Node, settings: Settings) -> tuple[object, ...]:
-    """All that a beat can change of whether and where a node takes work."""
-    blocks = [filters.gpu_block(gpu, settings) for gpu in node.gpus.values()]
-    return filters.node_block(node), filters.is_sampled(node), blocks
+def _take_samples(node: Node, samples: list[GpuSample], settings: Settings) -> bool:
+    """True if one of its GPUs takes work now that did not before, or the other way round."""
+    has_changed = False
+    measured = {sample["uuid"]: sample for sample in samples}
+    for uuid, gpu in node.gpus.items():
+        sample = measured.get(uuid)  # what was not measured is unknown, not as it was
+        if filters.weighs_alike(gpu.sample, sample):
+            gpu.sample = sample
+            continue
+        before, gpu.sample = filters.gpu_block(gpu, settings), sample
+        has_changed |= filters.gpu_block(gpu, settings) is not before
+    return has_changed
 
 
 def _covers(applied: Applied | None, revision: tuple[tuple[int, int], int]) -> bool:
@@ -175,9 +186,13 @@ def _covers(applied: Applied | None, revision: tuple[tuple[int, int], int]) -> b
     return (tuple(applied["token"]), applied["revision"]) >= revision
 
 
-def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: Effects) -> None:
+def _take_reports(
+    cluster: Cluster, node: Node, event: NodeBeat, now: Now, effects: Effects
+) -> None:
     """As many as the turn has room for, so that it fits one commit; the agent repeats its whole
     picture, so the rest comes with the next beat."""
+    beat = event.beat
+    later = adoption.take_strangers(cluster, node, event, now, effects)
     reported: set[AttemptRef] = set()
     for report in beat["attempts"]:
         key = (report["tenant"], report["job"], report["attempt"])
@@ -185,10 +200,12 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
         if held is None or not _can_know(beat, held[1], report):
             continue
         reported.add(key)
-        if effects.has_room():
+        if effects.has_room() and not adoption.is_in_doubt(cluster, report):
             _take_report(cluster, beat, held, report, now=now, effects=effects)
-    _take_strangers(node, beat, effects)
-    if beat["adopting"]:
+    if adoption.is_behind(cluster, beat):
+        return
+    _refuse_strangers(node, beat, later, effects)
+    if beat["adopting"] or cluster.untold:
         return
     for key, (job, attempt) in list(node.attempts.items()):
         proof = None if key in reported else _proof_of_end(node, beat, attempt)
@@ -196,15 +213,16 @@ def _take_reports(cluster: Cluster, node: Node, beat: Beat, now: Now, effects: E
             _end_unreported(cluster, job, attempt, proof, now=now, effects=effects)
 
 
-def _take_strangers(node: Node, beat: Beat, effects: Effects) -> None:
+def _refuse_strangers(node: Node, beat: Beat, later: set[AttemptRef], effects: Effects) -> None:
     """What its host runs and nobody wants is refused by name until it is over: attempts that were
-    proven over without it, of a forgotten node that is back or from before a restore."""
+    proven over without it, or of a forgotten node that is back. An agent that adopts keeps what is
+    over too until it was named."""
     asked = {
         (report["tenant"], report["job"], report["attempt"])
         for report in beat["attempts"]
-        if report["state"] != "ended"
+        if report["state"] != "ended" or beat["adopting"]
     }
-    refused = asked - set(node.attempts)
+    refused = asked - set(node.attempts) - later
     if refused != node.refused:
         node.refused = refused
         ledger.wanted_changed(node)

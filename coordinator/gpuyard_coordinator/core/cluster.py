@@ -8,6 +8,7 @@ from gpuyard.messages import JobDocument, Token
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.history import History
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.ordering import Queue
 from gpuyard_coordinator.core.reservations import Reservations
 from gpuyard_coordinator.core.state import AttemptRef, ImageRecord, Job, Node, Settings
@@ -55,6 +56,10 @@ class Cluster:
     """Tenants whose limits may bind less since the planner last looked."""
     unreadable: list[str] = field(default_factory=list)
     """Stored documents that recovery could not understand."""
+    mix: Mix = field(default_factory=Mix.prior)
+    """What is submitted of late."""
+    priced: Mix = field(default_factory=Mix.prior)
+    """The copy of it that the placer goes by; replaced as a whole, and stored then."""
     nodes_changed: set[str] = field(default_factory=set)
     """Nodes whose room changed since the planner last looked."""
     fences: Deadlines[tuple[str, AttemptRef]] = field(default_factory=Deadlines)
@@ -73,6 +78,8 @@ class Cluster:
     """Nodes whose attempts are being ended on an operator's word."""
     shrank: bool = False
     """A node went or changed: jobs may be kept off the only nodes that are left to them."""
+    untold: set[str] = field(default_factory=set)
+    """Nodes of before a restore that have not told yet what they run: no job starts meanwhile."""
     began_at: str = ""
     """When this leader took over, RFC 3339 UTC."""
 

@@ -235,6 +235,8 @@ def node_document(node: Node) -> NodeDocument:
         "last_beat_at": node.last_beat_at,
         "aside": None if node.aside is None else _aside_document(node.aside),
         "forgotten_by": node.forgotten_by,
+        "told_in": node.told_in,
+        "given_up_in": node.given_up_in,
     }
 
 
@@ -279,6 +281,8 @@ def node_from_document(document: NodeDocument) -> Node:
         last_beat_at=document["last_beat_at"],
         aside=None if (aside := document.get("aside")) is None else _aside_from_document(aside),
         forgotten_by=document.get("forgotten_by"),
+        told_in=document.get("told_in"),
+        given_up_in=document.get("given_up_in"),
     )
 
 

@@ -63,6 +63,8 @@ class Effects:
     """Nodes whose record is deleted."""
     tenants: set[str] = field(default_factory=set)
     """Tenants whose document is stored, or deleted where there is none any more."""
+    mix: bool = False
+    """The mix that the placer goes by is stored."""
     kib: int = 0
     """About how large the documents are that this turn writes; a job counts at each change."""
 
@@ -71,7 +73,7 @@ class Effects:
         """Keys of the store that the turn changes; its events are beside them."""
         removed = len(self.deleted) + len(self.forgotten)
         stored = len(self.jobs) + len(self.done) + len(self.nodes) + len(self.tenants)
-        return stored + removed
+        return stored + removed + self.mix
 
     def has_room(self) -> bool:
         """True if one more attempt may change or end in this turn; else it is for the next."""

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from gpuyard.errors import FieldFault
 from gpuyard.messages import Beat, JobDocument
+from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.core.mix import Mix
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,12 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class NodeBeat:
+    """`ended` are those among the jobs of `wanted` in its reports that are kept as ended; None
+    where nobody has looked, and then no job is made of such a report."""
+
     beat: Beat
     ref: object = None
+    ended: frozenset[JobKey] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,13 @@ class TenantDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class MixPriced:
+    """From here on the placer goes by this mix, and so does whoever leads next."""
+
+    mix: Mix
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; lateness of beats is judged."""
 
@@ -137,5 +150,6 @@ Event = (
     | Assigned
     | Preempted
     | StillQueued
+    | MixPriced
     | Tick
 )

@@ -1,8 +1,8 @@
 """Weighted fair share: of tenants of equal priority goes first who had least for his weight.
 
 A tenant's share is his dominant one: the largest of his parts of the fleet's GPUs, CPUs and host
-memory. It counts what he holds now and, beside it, what he held on average of late; their sum is
-divided by his weight. The fleet is all nodes that are ready.
+memory. It counts what he holds now and, `PAST` times, what he held on average of late; their sum
+is divided by his weight. The fleet is all nodes that are ready.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,9 @@ from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Now
 
 WHOLE_PPB: Final = 1_000_000_000
 """A share of everything."""
+PAST: Final = 4
+"""How much an average of late counts beside what is held now. Were they equal, a part that whole
+GPUs round off in one's favour would stay so: four times as much evens out a quarter of a job."""
 DEFAULT_PRIORITY: Final = 50
 DEFAULT_WEIGHT: Final = 1
 
@@ -81,7 +84,7 @@ def standing(held: Amounts, history: History, fleet: Amounts, weight: int) -> in
     """How much a tenant has had for his weight, in parts per billion; who has least goes first."""
     past = max(_share(spent, whole * SPAN_MS) for spent, whole in _pairs(history.spent, fleet))
     present = max(_share(part, whole) for part, whole in _pairs(held, fleet))
-    return (past + present) // weight
+    return (PAST * past + present) // weight
 
 
 def weight_of(document: Mapping[str, Any] | None) -> int:

@@ -75,6 +75,14 @@ def gpu_block(gpu: Gpu, settings: Settings) -> VerdictCode | None:
     return None
 
 
+def weighs_alike(one: GpuSample | None, other: GpuSample | None) -> bool:
+    """True where `gpu_block` surely finds the same in both."""
+    if one is None or other is None or one["memory_foreign_mib"] is None:
+        return False
+    is_as_healthy = one["health"]["state"] == other["health"]["state"]
+    return is_as_healthy and one["memory_foreign_mib"] == other["memory_foreign_mib"]
+
+
 def _foreign_mib(sample: GpuSample) -> int | None:
     """Memory that others hold on a GPU without grants; None where nobody can tell.
 

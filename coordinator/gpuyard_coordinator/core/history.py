@@ -4,7 +4,7 @@ events give the same history on every machine.
 It loses weight once a slot, by a fixed factor, so that after `HALF_LIFE_S` half of it is left.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 SLOT_MS: Final = 60_000
 HALF_LIFE_S: Final = 6 * 3600
@@ -40,18 +40,6 @@ def settled(history: History, held: Amounts, now_ms: int) -> History:
         end = (since // SLOT_MS + 1) * SLOT_MS
         spent, since = _decayed(_added(spent, held, end - since), 1), end
     return History(_added(spent, held, max(0, now_ms - since)), max(now_ms, since))
-
-
-def to_document(history: History, at: str) -> dict[str, Any]:
-    """As it is stored at the time `at`, RFC 3339 UTC, up to which it is settled."""
-    return {"v": 1, "at": at, "spent": [*history.spent]}
-
-
-def from_document(document: dict[str, Any], now_ms: int, age_s: float) -> History:
-    """Reads back what was stored `age_s` ago; raises KeyError, TypeError or ValueError for what is
-    none."""
-    gpu, cpu, memory = document["spent"]
-    return History((int(gpu), int(cpu), int(memory)), now_ms - int(age_s * 1000))
 
 
 def _added(spent: Amounts, held: Amounts, ms: int) -> Amounts:

@@ -53,7 +53,7 @@ def assign(
         size for uuid in uuids if (size := ledger.grant(node.gpus[uuid], job.shape)) is not None
     ]
     attempt = Attempt(
-        number=len(job.attempts) + 1,
+        number=job.next_number,
         node=node.name,
         machine_id=node.machine_id,
         boot_id=node.boot_id,
@@ -61,16 +61,24 @@ def assign(
         gpus=granted,
         assigned_at=now.at,
     )
+    begin_attempt(cluster, job, node, attempt, now=now, effects=effects)
+    setaside.take_assignment(node, job, attempt, effects)
+    effects.emit(job, EventKind.ASSIGNED, now, data={"gpus": list(uuids)})
+
+
+def begin_attempt(
+    cluster: Cluster, job: Job, node: Node, attempt: Attempt, *, now: Now, effects: Effects
+) -> None:
+    """A queued job gets its next attempt, which holds its grant from now on."""
     cluster.queue.discard(job)
+    cluster.delays.drop(job.key)
     move(job, S.ASSIGNED)
     job.not_before = None
     job.attempts.append(attempt)
     fairshare.settle(cluster, job.tenant, now)
     ledger.hold(cluster, node, job, attempt)
-    setaside.take_assignment(node, job, attempt, effects)
     attempt.introduced = (cluster.token, node.revision)
     effects.wanted.add(node.name)
-    effects.emit(job, EventKind.ASSIGNED, now, data={"gpus": list(uuids)})
 
 
 def request_stop(

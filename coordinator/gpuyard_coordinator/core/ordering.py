@@ -83,7 +83,8 @@ def _remove(orders: list[Order], order: Order) -> bool:
 
 
 Place = tuple[int, int, int, int, str]
-"""Of a tenant among tenants: his priority, his first job's, his standing, that job's age."""
+"""Of a job among all, the smallest first: its tenant's priority and its own, both negative, what its
+tenant has had for his weight, its age, its id."""
 
 
 @dataclass(slots=True)
@@ -95,18 +96,20 @@ class Turns:
     """
 
     queue: Queue
-    standing: Callable[[str], tuple[int, int]]
-    """(priority, how much he has had for his weight) of a tenant, as of the moment of the call."""
+    place_of: Callable[[Order], Place]
+    """As of the moment of the call."""
     _tenants: list[tuple[Place, str]] = field(default_factory=list)
     _heads: dict[str, list[tuple[Order, int, Shape]]] = field(default_factory=dict)
     """By tenant a heap of the first jobs of his shapes, each with its index in its shape."""
+    _given: set[Order] = field(default_factory=set)
+    """Jobs that have their places and are in the queue until that is committed."""
 
     def open(self, shapes: Iterable[Shape]) -> None:
-        """Begins anew with the waiting jobs of these shapes."""
+        """Begins anew with the waiting jobs of these shapes but for those that were given theirs."""
         self._heads.clear()
         for shape in shapes:
-            if orders := self.queue.by_shape.get(shape):
-                self._heads.setdefault(shape.tenant, []).append((orders[0], 0, shape))
+            if (head := self._head(shape, 0)) is not None:
+                self._heads.setdefault(shape.tenant, []).append(head)
         for heads in self._heads.values():
             heapq.heapify(heads)
         self._tenants = [(self._place(tenant), tenant) for tenant in self._heads]
@@ -114,18 +117,21 @@ class Turns:
 
     def first(self) -> tuple[Order, Shape] | None:
         """The job whose turn it is; None once no job is left."""
-        if not self._tenants:
-            return None
-        order, _, shape = self._heads[self._tenants[0][1]][0]
-        return order, shape
+        return self._first() if self._tenants else None
+
+    def give(self) -> None:
+        """It has its place now: next of its shape is the one behind it."""
+        order, _ = self._first()
+        self._given.add(order)
+        self.advance()
 
     def advance(self) -> None:
-        """It was given its place: next of its shape is the one behind it."""
+        """It waits on: next of its shape is the one behind it."""
         heads = self._heads[self._tenants[0][1]]
         _, index, shape = heads[0]
-        orders = self.queue.by_shape[shape]
-        if index + 1 < len(orders):
-            heapq.heapreplace(heads, (orders[index + 1], index + 1, shape))
+        head = self._head(shape, index + 1)
+        if head is not None:
+            heapq.heapreplace(heads, head)
         else:
             heapq.heappop(heads)
         self._move()
@@ -134,6 +140,19 @@ class Turns:
         """It has no place, and so has no other of its shape."""
         heapq.heappop(self._heads[self._tenants[0][1]])
         self._move()
+
+    def _first(self) -> tuple[Order, Shape]:
+        order, _, shape = self._heads[self._tenants[0][1]][0]
+        return order, shape
+
+    def _head(self, shape: Shape, index: int) -> tuple[Order, int, Shape] | None:
+        """The first job of a shape from an index on that was given nothing yet."""
+        orders = self.queue.by_shape.get(shape, [])
+        while index < len(orders):
+            if orders[index] not in self._given:
+                return orders[index], index, shape
+            index += 1
+        return None
 
     def _move(self) -> None:
         tenant = self._tenants[0][1]
@@ -145,6 +164,4 @@ class Turns:
             heapq.heappop(self._tenants)
 
     def _place(self, tenant: str) -> Place:
-        priority, standing = self.standing(tenant)
-        negative, sequence, _, job = self._heads[tenant][0][0]
-        return (-priority, negative, standing, sequence, job)
+        return self.place_of(self._heads[tenant][0][0])

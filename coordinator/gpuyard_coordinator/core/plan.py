@@ -9,20 +9,24 @@ shapes that were refused are not asked again until room grew, a reservation ende
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import fairshare, quota
+from gpuyard_coordinator.core import adoption, fairshare, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, Preempted, StillQueued
 from gpuyard_coordinator.core.explain import RecentWords, Words
-from gpuyard_coordinator.core.ordering import Rank, Turns
+from gpuyard_coordinator.core.ordering import Place, Turns
 from gpuyard_coordinator.core.packing import Placement, Placer
+from gpuyard_coordinator.core.repricing import Repricing
+from gpuyard_coordinator.core.reservations import Reservation
 from gpuyard_coordinator.core.reserving import Reserving
-from gpuyard_coordinator.core.state import Now, Order, Shape, without_nodes
+from gpuyard_coordinator.core.state import Job, Now, Order, Shape, without_nodes
 
 UNEXPLAINED: Final = "it waits; ask for its reasons with gpuyard why"
 """What a job is told that came among more unlike ones than one turn can explain."""
 _NEVER: Final = Now(0.0, "")
-_NO_JOB: Final = ("", "")
+_LAST: Final = (0, 0, 1 << 63, 1 << 63, "")
+"""The place of one that is only tried: after all that wait."""
 
 
 @dataclass(slots=True)
@@ -48,6 +52,8 @@ class Planner:
     """Of the others those that keep off a reserved node."""
     _planned: dict[str, Use] = field(default_factory=dict)
     """What this plan adds to each tenant's use."""
+    _standings: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of tenants that were asked for, in this plan and since each was given something."""
     _on_nodes: dict[str, list[tuple[Shape, tuple[str, ...]]]] = field(default_factory=dict)
     """What it places, by node."""
     _fleet: fairshare.Fleet = field(default_factory=fairshare.Fleet)
@@ -55,25 +61,29 @@ class Planner:
     _now: Now = _NEVER
     _recent: RecentWords = field(default_factory=RecentWords)
     _reserving: Reserving = field(init=False)
+    repricing: Repricing = field(init=False)
+    """For whoever has time between plans."""
 
     def __post_init__(self) -> None:
-        self._reserving = Reserving(self.cluster)
+        self.repricing = Repricing(self.cluster, self.placer)
+        self._reserving = Reserving(self.cluster, self._comes_first)
 
     @property
     def is_behind(self) -> bool:
         """True while jobs wait that no plan has looked at, or that the last one was cut short of."""
-        return bool(self._open or self.cluster.queue.fresh)
+        return not self.cluster.untold and bool(self._open or self.cluster.queue.fresh)
 
     def plan(self, limit: int, now: Now) -> Plan:
         """At most `limit` placements and preemptions, in queue order; a shape that does not fit is
-        passed over."""
+        passed over. Nothing while nodes have yet to tell what they run, after a restore."""
+        if self.cluster.untold:
+            return Plan()
         self._begin(now)
-        plan = Plan()
+        plan, turns = Plan(), Turns(self.cluster.queue, self._place_of)
         while not plan.is_partial:
-            self._walk(plan, limit)
-            if not self.cluster.reservations.take_ends():
+            self._walk(turns, plan, limit)
+            if not self._let_go():
                 break
-            self._open |= self._held_back
         return plan
 
     def explain_new(self, keys: list[tuple[str, str]], now: Now) -> list[StillQueued]:
@@ -84,6 +94,8 @@ class Planner:
             if self.cluster.queue.position(job) is not None:
                 found = self._recent.of(job.shape, words, now.mono)
                 code, message = found or (str(VerdictCode.WAITING_TURN), UNEXPLAINED)
+                if verdict := adoption.verdict(self.cluster, job):
+                    code, message = verdict["code"], verdict["message"]
                 held = self.cluster.reservations.by_job.get(job.key)
                 message = f"{message}; {held.text}" if held is not None else message
                 waiting.append(StillQueued(job.tenant, job.id, code, message))
@@ -93,7 +105,8 @@ class Planner:
         """Where one more job of a shape would go now, after all that wait; nothing is kept of it."""
         self._look_at_changes()
         self._planned.clear()
-        masked = self._masked(shape, _NO_JOB, Rank(0, 0))
+        self._standings.clear()
+        masked = self._masked(shape, ("", ""), _LAST)
         placement = self._within_limits(masked)
         if placement is not None:
             self.placer.release(masked, placement)
@@ -106,13 +119,20 @@ class Planner:
         self._open |= self._reserving.begin(now, is_new_inventory=self._is_new_inventory)
         self._is_new_inventory = False
         self._planned.clear()
+        self._standings.clear()
         self._on_nodes.clear()
-        if self.cluster.reservations.take_ends():
-            self._open |= self._held_back
+        self._let_go()
 
-    def _walk(self, plan: Plan, limit: int) -> None:
+    def _let_go(self) -> bool:
+        """After reservations ended: whoever kept off their nodes may have a place now."""
+        has_ended = self.cluster.reservations.take_ends()
+        if has_ended:
+            self._open |= self._held_back
+            self._held_back.clear()
+        return has_ended
+
+    def _walk(self, turns: Turns, plan: Plan, limit: int) -> None:
         """Gives each whose turn it is its place, until nobody is left who may have one."""
-        turns = Turns(self.cluster.queue, self._standing)
         turns.open(self._open)
         while (first := turns.first()) is not None:
             if len(plan.placements) + len(plan.preemptions) >= limit:
@@ -120,6 +140,8 @@ class Planner:
                 return
             order, shape = first
             if self._place(order, shape, plan):
+                turns.give()
+            elif self._help(order, plan):
                 turns.advance()
             else:
                 self._open.discard(shape)
@@ -128,7 +150,9 @@ class Planner:
 
     def _look_at_changes(self) -> None:
         cluster = self.cluster
-        for name in cluster.nodes_changed:
+        self.placer.price(cluster.priced)
+        # Sorted, since the placer numbers kinds of GPUs as it sees them: equal in every process.
+        for name in sorted(cluster.nodes_changed):
             node = cluster.nodes.get(name)
             if node is None:
                 self.placer.node_removed(name)
@@ -146,35 +170,64 @@ class Planner:
         cluster.queue.fresh.clear()
 
     def _standing(self, tenant: str) -> tuple[int, int]:
+        """(priority, how much he has had for his weight), with what the plan gives him."""
+        known = self._standings.get(tenant)
+        if known is not None:
+            return known
         document = self.cluster.tenants.get(tenant)
         history = fairshare.history_of(self.cluster, tenant, self._now)
         held = fairshare.amounts(self._use_with_plan(tenant))
         weight = fairshare.weight_of(document)
         share = fairshare.standing(held, history, self._fleet.whole, weight)
-        return fairshare.priority_of(document), share
+        self._standings[tenant] = standing = fairshare.priority_of(document), share
+        return standing
 
     def _place(self, order: Order, shape: Shape, plan: Plan) -> bool:
-        """False where no other job of the shape can be helped either."""
         _, _, tenant, id = order
         job = self.cluster.jobs[tenant, id]
-        if self._is_over(shape):
-            return False
-        masked = self._masked(shape, job.key, fairshare.rank_of(self.cluster, job))
+        masked = self._masked(shape, job.key, self._place_of(order))
         placement = self._within_limits(masked)
         if placement is None:
             if masked is not shape:
                 self._held_back.add(shape)
-            goes_on, preempted = self._reserving.blocked(job, self._on_nodes, self._now)
-            plan.preemptions += preempted
-            return goes_on
+            return False
         self._reserving.started(job.key)
         plan.placements.append(Assigned(tenant, id, placement.node, placement.gpus))
         return True
 
-    def _masked(self, shape: Shape, job: tuple[str, str], rank: Rank) -> Shape:
-        """The shape, kept off nodes that are reserved for others."""
-        kept_off = self.cluster.reservations.kept_off(job, shape, rank, self._now.mono)
+    def _help(self, order: Order, plan: Plan) -> bool:
+        """Stops others for a job that has no place, or keeps a node for it; True where more of its
+        shape may be helped so."""
+        _, _, tenant, id = order
+        job = self.cluster.jobs[tenant, id]
+        if self._is_over(job.shape):
+            return False
+        goes_on, preempted = self._reserving.blocked(job, self._on_nodes, self._now)
+        plan.preemptions += preempted
+        return goes_on
+
+    def _masked(self, shape: Shape, job: JobKey, place: Place) -> Shape:
+        """The shape, kept off nodes that are reserved for those who come before."""
+        reservations = self.cluster.reservations
+        if not reservations.by_node:
+            return shape
+        kept_off = reservations.kept_off(
+            job, shape, self._now.mono, lambda held: self._is_before(held, place)
+        )
         return without_nodes(shape, shape.excluded | kept_off)
+
+    def _comes_first(self, held: Reservation, job: Job) -> bool:
+        return self._is_before(held, self._place_of(job.order))
+
+    def _is_before(self, held: Reservation, place: Place) -> bool:
+        if held.is_claim:
+            return held.rank >= (-place[0], -place[1])
+        return self._place_of(held.order) < place
+
+    def _place_of(self, order: Order) -> Place:
+        negative, sequence, tenant, id = order
+        priority, standing = self._standing(tenant)
+        return (-priority, negative, standing, sequence, id)
 
     def _within_limits(self, shape: Shape) -> Placement | None:
         """A reserved place that keeps the tenant within its limits, or None."""
@@ -198,6 +251,7 @@ class Planner:
     def _note(self, shape: Shape, placement: Placement) -> None:
         """Adds what the plan has just placed to what it uses."""
         ask = quota.ask_of(self.cluster.nodes[placement.node], shape, placement.gpus)
+        self._standings.pop(shape.tenant, None)
         planned = self._planned.setdefault(shape.tenant, Use())
         planned.milli += ask.milli
         planned.gpu_memory_mib += ask.gpu_memory_mib

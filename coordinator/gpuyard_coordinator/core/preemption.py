@@ -48,10 +48,12 @@ def choice(site: Site, shape: Shape, rank: Rank, now: Now) -> Choice | None:
     stopping = site.stopping
     held = [job for job, _ in site.node.attempts.values()]
     eligible = [job for job in held if _may_stop(site, job, rank, now)]
+    if not (stopping or eligible):
+        return None
     eligible.sort(key=_age)
     eligible.sort(key=lambda job: rank_of(site.cluster, job))
     count = least(site, shape, [*stopping, *eligible])
-    if count is None or not (stopping or eligible):
+    if count is None:
         return None
     victims = max(count - len(stopping), 0)
     worst = rank_of(site.cluster, eligible[victims - 1]) if victims else Rank(-1, -1)

@@ -14,6 +14,7 @@ from gpuyard.model.node import NodeFacts
 from gpuyard.model.states import HOLDING_STATES
 from gpuyard_coordinator.core import beats, documents, ledger, takeover, tenancy
 from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.state import Attempt, Node, Now, Settings
 
 _MALFORMED = (KeyError, TypeError, ValueError)
@@ -53,6 +54,7 @@ def recover(
     jobs: Iterable[JobDocument],
     nodes: Iterable[NodeDocument],
     tenants: Iterable[Mapping[str, Any]] = (),
+    mix: Mapping[str, Any] | None = None,
     now: Now,
 ) -> Cluster:
     """Every held attempt holds again; every node counts from `now` and must beat before work.
@@ -60,6 +62,8 @@ def recover(
     A document that cannot be understood stays in the bucket and is named in `unreadable`.
     """
     cluster = Cluster(yard=yard, token=token, settings=settings)
+    if mix is not None:
+        take_mix(cluster, mix)
     for tenant in tenants:
         take_tenant(cluster, tenant)
     for stored in nodes:
@@ -100,6 +104,20 @@ def take_tenant(cluster: Cluster, document: Mapping[str, Any]) -> None:
 def drop_tenant(cluster: Cluster, name: str) -> None:
     if cluster.tenants.pop(name, None) is not None:
         tenancy.reshape(cluster, name)
+
+
+def take_mix(cluster: Cluster, document: Mapping[str, Any]) -> None:
+    """The mix that the placer goes by, as it was stored. What was submitted since then is counted
+    with the jobs; whoever has followed them all counts on, as the leader does."""
+    try:
+        priced = Mix.from_document(document)
+    except _MALFORMED as fault:
+        cluster.unreadable.append(f"mix: {fault!r}")
+        return
+    cluster.priced = priced
+    cluster.next_submit_seq = max(cluster.next_submit_seq, priced.next_submit_seq)
+    if cluster.mix.next_submit_seq < priced.next_submit_seq:
+        cluster.mix = priced.copy()
 
 
 def take_node(cluster: Cluster, document: NodeDocument) -> None:
@@ -150,6 +168,8 @@ def take_job(cluster: Cluster, document: JobDocument) -> None:
     except _MALFORMED as fault:
         cluster.unreadable.append(f"job {document.get('id')}: {fault!r}")
         return
+    if job.key not in cluster.jobs and job.submit_seq >= cluster.priced.next_submit_seq:
+        cluster.mix.observe(job.shape, job.submit_seq)
     _take_out(cluster, job.key)
     cluster.forget_done(job.key)
     cluster.jobs[job.key] = job

@@ -2,16 +2,19 @@
 
 A tenant holds at most one reservation for which it waits, so that an impossible wish of one holds up
 nobody else's jobs on other nodes; beside it stand claims, for which jobs of lower rank are being
-stopped. Whoever comes later keeps off the node, unless it takes nothing that the holder asks for or
-is over before the holder can start; whoever ranks higher does not.
+stopped. Whoever comes later in the order keeps off the node, unless it takes nothing that the holder
+asks for or is over before the holder can start. Whoever comes before the holder does not: a higher
+priority, or the job of a tenant who has had less; off claims keeps all that ranks no higher.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.ordering import Rank
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.state import Order, Shape
 
 HANDOVER_S: Final = 5.0
 """From the end of one attempt to the start of the next on its GPUs: report, commit, create."""
@@ -25,6 +28,7 @@ class Reservation:
 
     job: JobKey
     shape: Shape
+    order: Order
     rank: Rank
     node: str
     start: float | None
@@ -75,17 +79,31 @@ class Reservations:
         has_ended, self._has_ended = self._has_ended, False
         return has_ended
 
-    def kept_off(self, job: JobKey, shape: Shape, rank: Rank, now: float) -> frozenset[str]:
-        """Nodes that a job must leave to others; `now` is monotonic."""
-        if not self.by_node:
-            return frozenset()
+    def kept_off(
+        self, job: JobKey, shape: Shape, now: float, comes_first: Callable[[Reservation], bool]
+    ) -> frozenset[str]:
+        """Nodes that a job must leave to others, those whose reservations come before it; `now` is
+        monotonic."""
         own = self.by_job.get(job)
         return frozenset(
             name
             for name, held in self.by_node.items()
             if (own is None or own.node != name)
-            and any(_goes_before(other, shape, rank, now) for other in held)
+            and any(_is_touched(other, shape, now) and comes_first(other) for other in held)
         )
+
+    @contextmanager
+    def set_aside(self, job: JobKey) -> Iterator[None]:
+        """Within it a job's own reservation is none: for what-ifs of another request of it."""
+        held = self.by_job.get(job)
+        all_of_node = self.by_node.get(held.node, []) if held is not None else []
+        if held is not None:
+            self.by_node[held.node] = [other for other in all_of_node if other is not held]
+        try:
+            yield
+        finally:
+            if held is not None:
+                self.by_node[held.node] = all_of_node
 
     def is_for_others(self, node: str, shape: Shape) -> bool:
         """True if a waiting job of another shape has the node reserved: it is what keeps a shape
@@ -94,8 +112,8 @@ class Reservations:
         return any(other.shape != shape and competes(shape, other.shape) for other in held)
 
 
-def _goes_before(held: Reservation, shape: Shape, rank: Rank, now: float) -> bool:
-    return rank <= held.rank and competes(shape, held.shape) and not _ends_before(held, shape, now)
+def _is_touched(held: Reservation, shape: Shape, now: float) -> bool:
+    return competes(shape, held.shape) and not _ends_before(held, shape, now)
 
 
 def competes(one: Shape, other: Shape) -> bool:

@@ -179,6 +179,11 @@ class Job:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def next_number(self) -> int:
+        """Of its next attempt: above all that are known, which need not be all that were."""
+        return self.attempts[-1].number + 1 if self.attempts else 1
+
+    @property
     def queued_at(self) -> str:
         """Since when a queued job waits: its submission, or the end of its last attempt."""
         last = self.last
@@ -310,5 +315,9 @@ class Node:
     aside: Aside | None = None
     forgotten_by: str | None = None
     """The operator who said that it is gone; it leaves once its attempts are ended."""
+    told_in: int | None = None
+    """The yard's generation in which it has told all that it runs."""
+    given_up_in: int | None = None
+    """The yard's generation in which nothing waits for that any more, since it was silent."""
     masks: dict[Mask, frozenset[str] | None] = field(default_factory=dict, compare=False)
     """What `filters.matching` found for this inventory."""

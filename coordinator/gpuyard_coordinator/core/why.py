@@ -23,7 +23,8 @@ def why(cluster: Cluster, job: Job) -> WhyView:
     if job.state is not JobState.QUEUED:
         view = not_waiting(job.id, str(job.state))
     else:
-        view = why_shape(cluster, job.shape, since=job.queued_at)
+        with cluster.reservations.set_aside(job.key):
+            view = why_shape(cluster, job.shape, since=job.queued_at)
     view["job"], view["state"] = job.id, str(job.state)
     if (held := holdup(cluster, job)) is not None:
         view["verdict"], view["changes"] = full_verdict(held, view["verdict"]), []

@@ -19,9 +19,9 @@ from gpuyard_coordinator.store.records import (
     read_commit_record,
 )
 
-FOLLOWED: Final = ("tenant", "node", "job")
-_ORDER: Final = {"tenant": 0, "node": 1, "job": 2}
-_LAST: Final = 3
+FOLLOWED: Final = (subjects.MIX_KEY, "tenant", "node", "job")
+_ORDER: Final = {prefix: place for place, prefix in enumerate(FOLLOWED)}
+_LAST: Final = len(FOLLOWED)
 _SKIP: Final = len(subjects.state(""))
 log = logging.getLogger(__name__)
 

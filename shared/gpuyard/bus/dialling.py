@@ -11,6 +11,7 @@ from typing import Any, Final
 import nats.errors
 from nats.aio.client import Client
 
+from gpuyard.bus.parsing import DirectClient
 from gpuyard.errors import BusTooOld, LocalProtocolError, Unavailable
 
 MINIMUM_VERSION: Final = (2, 12)
@@ -20,19 +21,6 @@ RECONNECT_WAIT_S: Final = 0.5
 PING_EVERY_S: Final = 5
 CLOSE_TIMEOUT_S: Final = 2.0
 RESETS_REFUSED: Final = 2
-
-
-class _Client(Client):
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        """The library's own takes most of the time of reading stored messages, since it looks at
-        every character of every name; what the server sends needs no such look."""
-        headers: dict[str, str] = {}
-        for line in raw.decode("utf-8", "replace").split("\r\n"):
-            name, separator, value = line.partition(":")
-            if separator:
-                headers[name.strip()] = value.strip()
-        return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +52,7 @@ async def dial(
     on_reconnect: Callable[[], None],
 ) -> Client:
     """A connected client, or `Unavailable` with the reason; the callbacks go on after that."""
-    client = _Client()
+    client = DirectClient()
     faults = _Faults(client, on_error)
 
     async def disconnected() -> None:

@@ -32,6 +32,11 @@ class Message:
         self.reply = reply
         self.headers = headers or NO_HEADERS
 
+    @property
+    def is_json(self) -> bool:
+        """True for a body in JSON, which is answered in JSON."""
+        return codec.is_json(self.data, self.headers)
+
     def body(self) -> dict[str, Any]:
         """The decoded body; raises RemoteProtocolError."""
         return codec.decode(self.data, headers=self.headers)
@@ -152,8 +157,7 @@ class Handle:
             self.replies_dropped += 1
             return False
         if not isinstance(body, bytes):
-            as_json = codec.is_json(message.data, message.headers)
-            body = codec.encode_json(body) if as_json else codec.encode(body)
+            body = codec.encode_json(body) if message.is_json else codec.encode(body)
         await self._link.publish(message.reply, body, headers=headers)
         return True
 

@@ -42,7 +42,12 @@ class Subscription:
         self.queue = queue
         self.inner: NatsSubscription | None = None
 
-    async def receive(self, message: Msg) -> None:
+    def cancelled(self) -> bool:
+        """False: as the library sees it, this is a future that still waits, message after message.
+        It hands each over as it was read, where a callback costs a queue and a task's turn."""
+        return False
+
+    def set_result(self, message: Msg) -> None:
         try:
             self._on(message)
         except Exception:
@@ -219,7 +224,9 @@ class Link:
     async def _attach(self, client: Client, subscription: Subscription) -> None:
         try:
             subscription.inner = await client.subscribe(
-                subscription.subject, queue=subscription.queue, cb=subscription.receive
+                subscription.subject,
+                queue=subscription.queue,
+                future=subscription,  # type: ignore[arg-type]  # all that it asks of one
             )
         except nats.errors.BadSubjectError as fault:
             raise LocalProtocolError(f"{subscription.subject!r} is no subject") from fault

@@ -125,8 +125,15 @@ class _Reading:
             )
             consumer = answer["name"]
             self._pending = answer["num_pending"]
-            while self._pending:
-                await self._next(consumer, inbox)
+            is_coming = self._pending > 0
+            if is_coming:
+                await self._ask(consumer, inbox)
+            while is_coming:
+                await self._wait()
+                is_coming = self._pending > 0
+                if is_coming:
+                    # Before what came is worked on: meanwhile the server sends on.
+                    await self._ask(consumer, inbox)
                 yield
         finally:
             await subscription.close()
@@ -139,14 +146,8 @@ class _Reading:
         live = [stored for stored in self.found.values() if not stored.is_marker]
         return Cut(self._reached, sorted(live, key=lambda stored: stored.sequence))
 
-    async def _next(self, consumer: str, inbox: str) -> None:
-        """Until a pull is over, or there is nothing left."""
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}"
-        request = f'{{"batch":{self._pull},"max_bytes":{PULL_BYTES},"expires":10000000000}}'
-        if self._left <= 0:
-            self._left = self._pull
-            self._moved.clear()
-            await self._jetstream.link.publish(subject, request.encode(), reply=inbox)
+    async def _wait(self) -> None:
+        """Until the pull is over, or there is nothing left."""
         try:
             async with asyncio.timeout(SILENCE_S):
                 await self._moved.wait()
@@ -155,9 +156,16 @@ class _Reading:
                 self._pending = 0
                 return
             raise Unavailable(f"reading {self._stream} stalled") from fault
-        self._moved.clear()
         if self._broken:
             raise Unavailable(f"reading {self._stream} lost a message")
+
+    async def _ask(self, consumer: str, inbox: str) -> None:
+        """For the next pull, once the last is over."""
+        self._left = self._pull
+        self._moved.clear()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}"
+        request = f'{{"batch":{self._pull},"max_bytes":{PULL_BYTES},"expires":10000000000}}'
+        await self._jetstream.link.publish(subject, request.encode(), reply=inbox)
 
     async def _has_caught_up(self) -> bool:
         """What was overwritten while it waited stays counted as pending and never comes."""
@@ -170,8 +178,9 @@ class _Reading:
             self._left = 0
             self._moved.set()
             return
-        tokens = message.reply.split(".")
-        number, pending = int(tokens[-3]), int(tokens[-1])
+        # $JS.ACK, names, and in the end the message's sequence, its number, its time, how many follow.
+        _, sequence, count, at, left = message.reply.rsplit(".", 4)
+        number, pending = int(count), int(left)
         if number != self._expected:
             self._broken = True
         self._expected = number + 1
@@ -179,14 +188,14 @@ class _Reading:
         if self._is_cut and _is_inside_batch(headers):
             pending = max(1, pending)
         self._pending = pending
-        self._reached = int(tokens[-4])
+        self._reached = int(sequence)
         if not self._broken:
             self.found[message.subject] = Stored(
                 subject=message.subject,
                 sequence=self._reached,
                 data=message.data,
                 headers=headers or {},
-                at=_time_of(tokens) if self._is_cut else None,
+                at=_time_of(at) if self._is_cut else None,
             )
         if self._left <= 0 or not pending or self._broken:
             self._moved.set()
@@ -197,8 +206,8 @@ def _is_inside_batch(headers: Mapping[str, str] | None) -> bool:
     return "Nats-Batch-Id" in found and "Nats-Batch-Commit" not in found
 
 
-def _time_of(tokens: Sequence[str]) -> datetime:
-    return datetime.fromtimestamp(int(tokens[-2]) / 1e9, UTC)
+def _time_of(nanoseconds: str) -> datetime:
+    return datetime.fromtimestamp(int(nanoseconds) / 1e9, UTC)
 
 
 def _consumer(stream: str, subject: str) -> dict[str, object]:

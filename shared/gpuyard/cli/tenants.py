@@ -137,8 +137,8 @@ def detail(view: View) -> Iterator[str]:
             ("Over", ", ".join(view["over"])),
             ("Models", "any" if models is None else ", ".join(models) or "none"),
             ("Shares", "beside other tenants too" if view["share_across_tenants"] else "apart"),
-            ("Priority", number(view["priority"])),
-            ("Weight", number(view["weight"])),
+            ("Priority", "" if view["priority"] is None else number(view["priority"])),
+            ("Weight", "" if view["weight"] is None else number(view["weight"])),
         ]
     )
     rows = [{"name": name, "view": view} for name in LIMITS]

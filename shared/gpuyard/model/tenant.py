@@ -97,8 +97,8 @@ class TenantSpec(_Part):
     per_job: PerJob = Field(default_factory=PerJob)
     models: list[str] | None = Field(default=None, max_length=256)
     share_across_tenants: bool = False
-    priority: Annotated[Whole, Field(le=100)] = 50
-    weight: Annotated[Whole, Field(ge=1, le=1000)] = 1
+    priority: Annotated[Whole, Field(le=100)] | None = None
+    weight: Annotated[Whole, Field(ge=1, le=1000)] | None = None
 
     @field_validator("tenant")
     @classmethod

@@ -15,7 +15,7 @@ from gpuyard_agent.core.intake import (
     take_listing,
     token_records,
 )
-from gpuyard_agent.core.state import Memory, Record, started_record
+from gpuyard_agent.core.state import Memory, Record, ended_record, started_record
 from tests.support.agent_builders import (
     BOOT,
     NODE,
@@ -142,6 +142,68 @@ def test_a_restored_yard_may_name_what_ended_long_ago() -> None:
     result = known.attempts[key("ran-to-its-end")].result
     assert result is not None
     assert result.reason == "runtime_lost"
+
+
+def restored(*, revision: int = 1, **entries: Any) -> Document:
+    return parsed(*entries.values(), token=(TOKEN[0] + 1, 1), revision=revision)
+
+
+def rebuilt(known: Memory) -> Memory:
+    """As the journal gives it back once it was compacted."""
+    again = Memory()
+    for record in known.snapshot():
+        again.apply(record)
+    return again
+
+
+def running(known: Memory, *names: str) -> None:
+    take(known, parsed(*(entry(name) for name in names), revision=1))
+    for name in names:
+        known.apply({"k": "accepted", "key": list(key(name)), "gpus": []})
+        known.apply(started_record(key(name), started()))
+        known.attempts[key(name)].container = seen(name)
+
+
+def test_a_restored_yards_document_leaves_what_it_does_not_name_with_its_entry() -> None:
+    known = memory()
+    running(known, "a", "b")
+    take(known, restored(a=entry("a")))
+    assert known.adopting
+    for each in (known, rebuilt(known)):
+        assert (each.attempts[key("b")].entry, each.attempts[key("b")].former) == (None, entry("b"))
+        assert each.attempts[key("a")].former is None
+    take(known, restored(revision=2, a=entry("a"), b=entry("b")))
+    assert not known.adopting
+    assert known.attempts[key("b")].former is None
+
+
+def test_an_end_that_the_backup_does_not_know_is_kept_until_it_is_named() -> None:
+    known = memory()
+    running(known, "a")
+    known.apply(ended_record(key("a"), ended()))
+    take(known, restored())
+    assert known.adopting and adoption_records(known) == []
+    take(known, restored(revision=2, a=entry("a", stop=stop())))
+    assert not known.adopting
+    take(known, restored(revision=3))
+    assert not known.adopting and known.attempts[key("a")].former is None
+
+
+def test_an_entry_that_leaves_while_adopting_has_been_dealt_with() -> None:
+    known = memory()
+    running(known, "a", "b")
+    take(known, restored(a=entry("a")))
+    take(known, restored(revision=2))
+    assert known.attempts[key("a")].former is None
+    assert known.attempts[key("b")].former == entry("b")
+
+
+def test_an_accepted_start_is_kept_until_it_is_named() -> None:
+    known = memory()
+    take(known, parsed(entry("a")))
+    known.apply({"k": "accepted", "key": list(key("a")), "gpus": []})
+    take(known, restored())
+    assert known.adopting and known.attempts[key("a")].former == entry("a")
 
 
 def test_what_was_found_running_counts_as_started_for_good() -> None:

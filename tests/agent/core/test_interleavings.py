@@ -345,8 +345,9 @@ class Interleavings(RuleBasedStateMachine):
             again.apply(record)
         for which, attempt in self.memory.attempts.items():
             known = again.attempts.get(which, Attempt(which))
-            assert (known.entry, known.accepted, known.launched) == (
+            assert (known.entry, known.former, known.accepted, known.launched) == (
                 attempt.entry,
+                attempt.former,
                 attempt.accepted,
                 attempt.launched,
             )
@@ -378,7 +379,7 @@ class Interleavings(RuleBasedStateMachine):
     def _refuse_strays_by_name(self) -> None:
         """What a coordinator does about an adopting node's attempts that it does not know."""
         for attempt in self.memory.attempts.values():
-            if self.memory.adopting and attempt.entry is None and attempt.container is not None:
+            if self.memory.adopting and attempt.entry is None and is_reported(attempt):
                 which = attempt.key
                 self.coordinator.entries[which] = entry(
                     which.job, attempt=which.attempt, stop=stop(grace_s=1)

@@ -181,6 +181,7 @@ def test_a_preparation_is_abandoned_for_a_stop_or_a_lost_entry() -> None:
     assert next_step(entry(), preparing, here(), 0) is None
     assert next_step(entry(stop=stop()), preparing, here(), 0) == AbandonPrepare()
     assert next_step(None, preparing, here(), 0) == AbandonPrepare()
+    assert next_step(None, preparing, here(adopting=True), 0) is None, "it may be named yet"
     assert next_step(entry(), preparing, here(stopping=True), 0) == AbandonPrepare()
 
 

@@ -7,7 +7,13 @@ import pytest
 
 from gpuyard.model.node import GpuSample
 from gpuyard_agent.core.containers import Status
-from gpuyard_agent.core.report import is_reported, is_unexpected, report
+from gpuyard_agent.core.report import (
+    MAX_WANTED_IN_BEAT_BYTES,
+    is_reported,
+    is_unexpected,
+    keep_within_a_beat,
+    report,
+)
 from gpuyard_agent.core.state import Memory, key_list, measured_record
 from gpuyard_agent.core.times import epoch_s, rfc3339
 from gpuyard_agent.core.usage import UsageMeter, milli_of
@@ -73,6 +79,22 @@ def test_the_reported_state_follows_the_attempts_life_and_never_goes_back() -> N
     made.result = ended("preempted", 143)
     over = report(made, None)
     assert (over["state"], over["reason"], over["exit_code"]) == ("ended", "preempted", 143)
+
+
+def test_a_report_tells_what_it_was_started_from_only_while_no_document_does() -> None:
+    made = running(entry())
+    assert "wanted" not in report(made, None)
+    made.entry, made.former = None, entry()
+    assert report(made, None)["wanted"] == entry()
+
+
+def test_what_does_not_fit_one_beat_is_told_with_a_later_one() -> None:
+    large = entry(env={"TEXT": "x" * (MAX_WANTED_IN_BEAT_BYTES // 3)})
+    made = [report(attempt(None, former=large), None) for _ in range(4)]
+    ordinary = report(running(entry()), None)
+    keep_within_a_beat([*made, ordinary])
+    assert [told["wanted"] is None for told in made] == [False, False, True, True]
+    assert "wanted" not in ordinary
 
 
 def test_an_end_is_not_told_before_its_last_log_chunk() -> None:

@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard_coordinator.core import history
 from gpuyard_coordinator.core.history import HALF_LIFE_S, SLOT_MS, SPAN_MS, History, settled
 
 HALF_LIFE_MS = HALF_LIFE_S * 1000
@@ -44,11 +43,3 @@ def test_looking_in_between_changes_nothing(
     assert by_steps.until_ms == at_once.until_ms == ends
     for one, other in zip(by_steps.spent, at_once.spent, strict=True):
         assert abs(one - other) <= 400 + other // 10**6
-
-
-def test_what_was_stored_goes_on_from_its_age() -> None:
-    kept = settled(History(), (1000, 0, 0), 90 * SLOT_MS)
-    document = history.to_document(kept, "2026-01-01T00:00:00.000Z")
-    read = history.from_document(document, now_ms=10_000_000, age_s=60.0)
-
-    assert read == History(kept.spent, 10_000_000 - 60_000)

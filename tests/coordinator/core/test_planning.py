@@ -96,7 +96,10 @@ def test_a_limited_plan_says_that_it_is_partial_and_the_next_goes_on() -> None:
     for placement in plan.placements:
         apply(yard.cluster, placement, yard.now, Effects())
 
-    assert yard.planner.plan(10, yard.now).placements and not yard.planner.plan(10, yard.now).placements
+    assert (
+        yard.planner.plan(10, yard.now).placements
+        and not yard.planner.plan(10, yard.now).placements
+    )
 
 
 class CountingPlacer(Packer):

@@ -68,8 +68,8 @@ def tenant_view(name: str, *, exists: bool = True, **more: Any) -> Body:
         "per_job": dict(NO_CAPS),
         "models": None,
         "share_across_tenants": False,
-        "priority": 50,
-        "weight": 1,
+        "priority": None,
+        "weight": None,
         "used": {"gpus": 0.0, "gpu_memory_gib": 0.0, "running_jobs": 0, "queued_jobs": 0},
         "over": [],
     }

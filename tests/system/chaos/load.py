@@ -16,7 +16,7 @@ TENANTS: Final = Limits({"red": 60, "blue": 150})
 _NAMES: Final = ("default", "red", "blue")
 _REAL_SHARE: Final = 0.08
 _CANCELLED_SHARE: Final = 0.02
-_SUBMITTERS: Final = 8
+_SUBMITTERS: Final = 32
 _AGAIN_S: Final = 0.5
 # It takes a lock on its job and on each of its GPUs, which the kernel gives back when the last of
 # its processes is gone: whoever meets one in use runs beside another attempt. dash has the

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.nats_server import NatsServer
-from tests.support.running_yard import Daemon
+from tests.support.running_yard import Daemon, end_keeper
 from tests.system.chaos.relay import Link, Relays
 from tests.system.chaos.schedule import COORDINATORS, FLEETS, HOSTS
 
@@ -71,6 +71,7 @@ class ChaosYard:
     def close(self) -> None:
         for member in [*self.coordinators, *self.agents]:
             member.daemon.kill()
+            end_keeper(member.directory)
         for path in self._mounts:
             subprocess.run(["umount", "-l", str(path)], check=False)
         self.relays.close()

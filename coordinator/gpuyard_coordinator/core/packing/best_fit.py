@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpuyard_coordinator.core import quota, selection
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.placer import Placement
 from gpuyard_coordinator.core.packing.rooms import Room
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings, Shape
@@ -39,6 +40,12 @@ class BestFit:
     def take_growth(self) -> bool:
         grew, self._grew = self._grew, False
         return grew
+
+    def price(self, mix: Mix) -> None:
+        """Best fit knows no mix."""
+
+    def prepare(self, mix: Mix) -> Iterator[None]:
+        return iter(())
 
     def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
         placement = None

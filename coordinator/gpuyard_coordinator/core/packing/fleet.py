@@ -48,8 +48,8 @@ class Member:
         room = self.room
         if room is None or not taken:
             return []
-        device = taken[0]
-        if len(taken) == 1 and device.milli < WHOLE_GPU_MILLI:
+        if len(taken) == 1:
+            (device,) = taken
             for uuid, milli in room.free_milli.items():
                 if milli == device.milli and self._device(room, uuid, milli) == device:
                     return [uuid]
@@ -86,6 +86,7 @@ class Fleet:
     devices: Counter[Kind] = field(default_factory=Counter)
     """Of the known nodes, whether they take work or not; without cordons."""
     _masks: dict[Shape, NDArray[np.bool_]] = field(default_factory=dict)
+    _last_mask: tuple[Shape | None, NDArray[np.bool_]] = (None, np.zeros(0, dtype=bool))
 
     def look_at(self, node: Node) -> tuple[Member, bool]:
         """The node as it is now; True if a job may fit there that did not before."""
@@ -123,6 +124,7 @@ class Fleet:
             member.number = number
             self._note(member)
         self._masks.clear()
+        self._last_mask = (None, np.zeros(0, dtype=bool))
         self.is_sorted = True
 
     def book(self, member: Member, shape: Shape, uuids: tuple[str, ...], sign: int) -> None:
@@ -141,12 +143,15 @@ class Fleet:
     def blocked(self, mask: Shape) -> NDArray[np.bool_]:
         """By number: True where the node's labels or its cordon keep shapes of a `mask_of` off; to
         be read only."""
+        if mask is self._last_mask[0]:
+            return self._last_mask[1]
         blocked = self._masks.get(mask)
         if blocked is None:
             if len(self._masks) >= MASKS_KEPT:
                 self._masks.clear()
             answers = [_is_blocked(member, mask) for member in self.ordered]
             blocked = self._masks[mask] = np.array(answers, dtype=bool)
+        self._last_mask = (mask, blocked)
         return blocked
 
     def _take_inventory(self, member: Member, node: Node) -> None:

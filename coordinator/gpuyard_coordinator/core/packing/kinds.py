@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core import filters, ledger, selection
+from gpuyard_coordinator.core.mix import is_of_kind
 from gpuyard_coordinator.core.state import Gpu, Shape
 
 
@@ -41,11 +42,6 @@ class Kind:
     def takes(self, shape: Shape) -> bool:
         """False if a cordon of the device keeps a shape off that does not tolerate it."""
         return self.example is None or not filters.is_cordoned(self.example, shape)
-
-
-def is_of_kind(condition: Condition) -> bool:
-    """True for a line that chooses among kinds: neither the node's nor one that names a GPU."""
-    return where.is_per_gpu(condition) and condition.key != "gpu-uuid"
 
 
 def kind_of(gpu: Gpu, node_labels: Mapping[str, str]) -> Kind:

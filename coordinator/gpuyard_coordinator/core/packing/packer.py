@@ -1,6 +1,6 @@
 """The yard's placer: a job goes where the nodes are then worth most to the mix of jobs.
 
-What a node is worth is `pricing`'s potential, for the mix learned from submissions. The scores of
+What a node is worth is `pricing`'s potential, for a mix of jobs that is known. The scores of
 all requests on all nodes are kept (`table`); of equal ones the first node by name is taken, within
 it the best linked GPUs, then those of the lowest index. Where single devices or their cost decide
 (`prefer`, GPUs by id, a limit that binds), nodes are looked at one by one, best score first.
@@ -8,15 +8,15 @@ it the best linked GPUs, then those of the lowest index. Where single devices or
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard_coordinator.core import ledger, quota, selection
+from gpuyard_coordinator.core.mix import Mix, request_of
 from gpuyard_coordinator.core.packing.fleet import Fleet, Member, mask_of
 from gpuyard_coordinator.core.packing.kinds import Kind
-from gpuyard_coordinator.core.packing.mix import Mix, request_of
 from gpuyard_coordinator.core.packing.placer import Placement
 from gpuyard_coordinator.core.packing.potential import Potential
 from gpuyard_coordinator.core.packing.scoring import Policy, Scorer
@@ -26,16 +26,16 @@ from gpuyard_coordinator.core.state import Node, Settings, Shape
 
 Scores = NDArray[np.int32]
 _INFEASIBLE: Final = np.int32(INFEASIBLE)
-PRICED_EVERY: Final = 1000
-"""Submissions after which the mix is priced anew, where it moved."""
 FLEET_MOVED: Final = 0.1
 """Part of the GPUs that must have come or gone for prices to be made anew."""
 EXPECTED: Final = 512
 """Requests of the mix that are scored before they come."""
 ASKS_KEPT: Final = 8192
+_PIECE: Final = 64
+"""States that are scored at once ahead of new prices."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ask:
     """What of a shape the table and the walk go by."""
 
@@ -45,29 +45,41 @@ class _Ask:
     """True where single devices decide, so that scores tell only where to look first."""
     most: quota.Ask | None
     """What it adds to its tenant's use at most, wherever it goes; None where nobody can tell."""
+    number: int = -1
+    """Of the row in the table."""
+    age: int = -1
+    """The table's, for which the number is good."""
+
+
+class _Prepared(NamedTuple):
+    """Scores that were worked out for a mix on a fleet."""
+
+    mix: Mix
+    devices: dict[Kind, int]
+    scorer: Scorer
 
 
 @dataclass(slots=True)
 class Packer:
     settings: Settings
     mix: Mix = field(default_factory=Mix.prior)
+    """What prices go by; never changed, but by `price` for another one."""
     policy: Policy = Potential.of
     _fleet: Fleet = field(init=False)
     _table: Table | None = None
-    _price_at: int = 0
-    """Submissions observed at which the mix is looked at again."""
+    _is_priced: bool = False
+    _prepared: _Prepared | None = None
     _priced_devices: dict[Kind, int] = field(default_factory=dict)
     _asks: dict[Shape, _Ask] = field(default_factory=dict)
+    _last: tuple[Shape, _Ask] = field(init=False)
+    """What was asked for last: equal jobs come in runs, and a shape is slow to look up."""
     _kinds_asked: int = 0
     """Kinds that `_asks` knows of."""
     _grew: bool = False
 
     def __post_init__(self) -> None:
         self._fleet = Fleet(self.settings)
-
-    def observe(self, shape: Shape) -> None:
-        """Learns from a submission."""
-        self.mix.observe(shape)
+        self._last = (Shape(), _ask(Shape(), ()))
 
     def node_changed(self, node: Node) -> None:
         member, has_grown = self._fleet.look_at(node)
@@ -82,9 +94,32 @@ class Packer:
         grew, self._grew = self._grew, False
         return grew
 
+    def price(self, mix: Mix) -> None:
+        if mix is not self.mix:
+            self._is_priced = self._is_priced and mix.counts == self.mix.counts
+            self.mix = mix
+
+    def prepare(self, mix: Mix) -> Iterator[None]:
+        table, devices = self._settled(), self._devices()
+        scorer = Scorer(self.policy(mix, devices), self._fleet.catalogue)
+        yield
+        scorer.add(table.rows_with(_expected(mix)))
+        for number, key in enumerate(table.keys()):
+            if number % _PIECE == 0:
+                yield
+            scorer.score(key)
+        self._prepared = _Prepared(mix, devices, scorer)
+
+    def settle(self) -> None:
+        """Takes in what changed now and not in the next `place`: nodes, and prices that are due."""
+        self._settled()
+
     def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
         table, ask = self._settled(), self._ask(shape)
-        row = table.number(ask.row)
+        if ask.age != table.age:
+            ask.number = table.number(ask.row)
+            ask.age = table.age
+        row = ask.number
         is_bound = left is not None and (ask.most is None or not left.takes(ask.most))
         if ask.is_of_devices or is_bound:
             return self._walk(table.scores(row), ask.mask, shape, left)
@@ -181,12 +216,16 @@ class Packer:
             yield self._fleet.ordered[number]
 
     def _ask(self, shape: Shape) -> _Ask:
-        kinds, ask = self._fleet.catalogue.kinds, self._asks.get(shape)
+        kinds = self._fleet.catalogue.kinds
+        if shape is self._last[0] and len(kinds) == self._kinds_asked:
+            return self._last[1]
+        ask = self._asks.get(shape)
         if ask is None or len(kinds) != self._kinds_asked:
             if len(self._asks) >= ASKS_KEPT or len(kinds) != self._kinds_asked:
                 self._kinds_asked = len(kinds)
                 self._asks.clear()
             ask = self._asks[shape] = _ask(shape, kinds)
+        self._last = (shape, ask)
         return ask
 
     def _settled(self) -> Table:
@@ -196,30 +235,43 @@ class Packer:
         if is_new:
             fleet.sort()
         table = self._table
-        if table is None or is_new or self.mix.observed >= self._price_at:
+        if table is None or is_new or not self._is_priced:
             table = self._price(table)
         if is_new:
             table.lay_out(member.key() for member in fleet.ordered)
         return table
 
     def _price(self, table: Table | None) -> Table:
-        """Prices where the mix is to be looked at again, or where the fleet became another one."""
-        devices = {kind: count for kind, count in self._fleet.devices.items() if count > 0}
+        """Prices where the mix is another one, or where the fleet became one."""
+        devices = self._devices()
         moved = sum(abs(devices.get(k, 0) - n) for k, n in self._priced_devices.items())
         moved += sum(n for kind, n in devices.items() if kind not in self._priced_devices)
         is_same_fleet = moved <= FLEET_MOVED * sum(self._priced_devices.values())
-        if table is not None and is_same_fleet and self.mix.observed < self._price_at:
+        if table is not None and is_same_fleet and self._is_priced:
             return table
-        self._price_at = self.mix.observed + PRICED_EVERY
-        self._priced_devices = devices
-        scorer = Scorer(self.policy(self.mix, devices), self._fleet.catalogue)
+        self._is_priced, self._priced_devices = True, devices
+        ready, self._prepared = self._prepared, None
+        if ready is not None and ready.mix == self.mix and ready.devices == devices:
+            scorer = ready.scorer
+        else:
+            scorer = Scorer(self.policy(self.mix, devices), self._fleet.catalogue)
         if table is None:
             self._table = table = Table(self._fleet.catalogue, scorer)
             table.lay_out(member.key() for member in self._fleet.ordered)
         else:
             table.rescore(scorer)
-        table.expect(request for request, _ in self.mix.most_common()[:EXPECTED])
+        table.expect(_expected(self.mix))
         return table
+
+    def _devices(self) -> dict[Kind, int]:
+        """How many there are of each kind, in an order that does not tell how they came: it is the
+        one in which prices add them up."""
+        counts = [(kind, count) for kind, count in self._fleet.devices.items() if count > 0]
+        return dict(sorted(counts, key=lambda entry: (entry[0].labels, entry[0].memory_mib or 0)))
+
+
+def _expected(mix: Mix) -> list[Shape]:
+    return [request for request, _ in mix.most_common()[:EXPECTED]]
 
 
 def _ask(shape: Shape, kinds: Sequence[Kind]) -> _Ask:

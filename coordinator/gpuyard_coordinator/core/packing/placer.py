@@ -1,9 +1,11 @@
 """What the planner asks of a placer, and what it gets."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from gpuyard_coordinator.core import quota
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.state import Node, Shape
 
 
@@ -32,6 +34,13 @@ class Placer(Protocol):
 
     def release(self, shape: Shape, placement: Placement) -> None:
         """Takes back a reservation of `place`."""
+
+    def price(self, mix: Mix) -> None:
+        """Goes by this mix of jobs from the next decision on."""
+
+    def prepare(self, mix: Mix) -> Iterator[None]:
+        """Works out ahead what `price` with this mix takes, on the nodes as they are: a piece of some
+        milliseconds at a time, but for the first one, of some ten. No decision depends on it."""
 
     def take_growth(self) -> bool:
         """True if room grew since the last call, so that a refused shape may fit now."""

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
-from gpuyard_coordinator.core.packing.mix import Mix
 from gpuyard_coordinator.core.packing.pricing import COPY, SCORE_UNIT, Pricing, fullness
 from gpuyard_coordinator.core.packing.scoring import RESTS
 
@@ -63,6 +63,10 @@ class Potential:
     def of(cls, mix: Mix, fleet: Mapping[Kind, int]) -> "Potential":
         return cls(Pricing.of(mix, fleet))
 
+    @property
+    def width(self) -> int:
+        return len(self._weights) + 2
+
     def parts(self, kind: Kind) -> Floats:
         parts = np.zeros((len(RESTS), len(self._weights) + 2))
         for column, term in enumerate(self.pricing.terms):
@@ -91,4 +95,5 @@ class Potential:
         value += np.maximum(unfed, 0.0, out=unfed).sum(axis=0)
         value = value[:-1] - (value[-1] - prepared.bonus)
         value *= 1 / SCORE_UNIT
-        return np.floor(value, out=value)
+        scores: Floats = np.floor(value, out=value)
+        return scores

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
-from gpuyard_coordinator.core.packing.mix import Mix
 from gpuyard_coordinator.core.packing.prices import worth_of_rests
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
 

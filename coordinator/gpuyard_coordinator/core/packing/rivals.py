@@ -12,12 +12,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
-from gpuyard_coordinator.core.packing.mix import Mix
 from gpuyard_coordinator.core.packing.scoring import RESTS, Policy
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 _LARGEST_CPU_MILLI: Final = 128_000
 _LARGEST_GPU_MILLI: Final = 8000
 _TYPICAL: Final = 0.95
@@ -53,6 +54,10 @@ class Fgd:
             tasks.append((task, count))
         return cls([(task, count / covered) for task, count in tasks])
 
+    @property
+    def width(self) -> int:
+        return 2 * len(self.tasks) + 1
+
     def parts(self, kind: Kind) -> Floats:
         count = len(self.tasks)
         parts = np.zeros((len(RESTS), 2 * count + 1))
@@ -64,22 +69,26 @@ class Fgd:
         parts[:, -1] = RESTS
         return parts
 
-    def prepare(self, sums: Floats) -> tuple[Floats, Floats, Floats]:
+    def prepare(self, sums: Floats) -> tuple[Bools, Floats, Floats]:
         count = len(self.tasks)
         fits = (sums[:, :count] >= self._gpus) & (self._gpus > 0)
         return fits, sums[:, count:-1].copy(), sums[:, -1:].copy()
 
-    def scores(self, prepared: tuple[Floats, Floats, Floats], cpu_milli: Floats) -> Floats:
+    def scores(self, prepared: tuple[Bools, Floats, Floats], cpu_milli: Floats) -> Floats:
         fits, useless, left = prepared
         fits = fits & (cpu_milli[:, np.newaxis] >= self._cpu_milli)
         fragments = np.where(fits, useless, left) @ self._weights
         grown = (fragments[:-1] - fragments[-1]) / 1000
-        return -np.floor(100 / (1 + np.exp(grown)))
+        return _negative(100 / (1 + np.exp(grown)))
 
 
 @dataclass(slots=True)
 class _OfLeft:
     """Formulas of R and of the CPUs left alone; among a node's devices the tightest."""
+
+    @property
+    def width(self) -> int:
+        return 1
 
     def parts(self, kind: Kind) -> Floats:
         return RESTS[:, np.newaxis].astype(np.float64)
@@ -94,7 +103,7 @@ class LeastLeft(_OfLeft):
 
     def scores(self, prepared: Floats, cpu_milli: Floats) -> Floats:
         left = cpu_milli[:-1] / _LARGEST_CPU_MILLI + prepared[:-1] / _LARGEST_GPU_MILLI
-        return -np.floor(100 * (1 - 0.5 * left))
+        return _negative(100 * (1 - 0.5 * left))
 
 
 @dataclass(slots=True)
@@ -104,12 +113,16 @@ class DotProduct(_OfLeft):
     def scores(self, prepared: Floats, cpu_milli: Floats) -> Floats:
         cpus = cpu_milli[-1] * (cpu_milli[-1] - cpu_milli[:-1]) / _LARGEST_CPU_MILLI**2
         gpus = prepared[-1] * (prepared[-1] - prepared[:-1]) / _LARGEST_GPU_MILLI**2
-        return -np.floor(100 * (1 - 0.5 * (cpus + gpus)))
+        return _negative(100 * (1 - 0.5 * (cpus + gpus)))
 
 
 @dataclass(slots=True)
 class Spread:
     """The node with the most GPUs left, and there the emptiest device."""
+
+    @property
+    def width(self) -> int:
+        return 2
 
     def parts(self, kind: Kind) -> Floats:
         return np.stack((RESTS, RESTS**2 / WHOLE_GPU_MILLI), axis=1).astype(np.float64)
@@ -119,7 +132,12 @@ class Spread:
 
     def scores(self, prepared: Floats, cpu_milli: Floats) -> Floats:
         evenness = prepared[:-1, 1] - prepared[-1, 1]
-        return np.floor(evenness - 1000 * prepared[-1, 0])
+        return _negative(1000 * prepared[-1, 0] - evenness)
+
+
+def _negative(scores: Floats) -> Floats:
+    """Whole scores of which the largest is best, as those of which the lowest is."""
+    return np.negative(np.floor(scores))
 
 
 RIVALS: Final[dict[str, Policy]] = {

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
-from gpuyard_coordinator.core.packing.mix import Mix
 from gpuyard_coordinator.core.packing.pricing import size_of_all
 from gpuyard_coordinator.core.packing.rows import Ints, Rows
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Catalogue, Device, Key
@@ -30,6 +30,10 @@ WAYS_KEPT: Final = 2048
 
 class Formula(Protocol):
     """A policy's score of placing a job on a node, as a function of sums over its devices."""
+
+    @property
+    def width(self) -> int:
+        """How many sums."""
 
     def parts(self, kind: Kind) -> Floats:
         """By rest of 0..1000 milli: what such a device adds to each sum."""
@@ -74,11 +78,12 @@ class Scorer:
     _jobs: Rows = field(init=False)
     _infeasible: NDArray[np.int32] = field(init=False)
     _none: NDArray[np.int16] = field(init=False)
-    _parts: Floats | None = None
+    _parts: Floats = field(init=False)
     """By kind and rest, 1001 rows a kind."""
     _ways: dict[tuple[int, tuple[Device, ...]], _Ways] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._parts = np.zeros((0, self.formula.width))
         self._arrange()
 
     def add(self, rows: Iterable[Shape]) -> None:
@@ -152,11 +157,10 @@ class Scorer:
         )
 
     def _parts_of_all(self) -> Floats:
-        known = 0 if self._parts is None else len(self._parts) // len(RESTS)
+        known = len(self._parts) // len(RESTS)
         fresh = [self.formula.parts(kind) for kind in self.catalogue.kinds[known:]]
-        if fresh or self._parts is None:
-            old = [] if self._parts is None else [self._parts]
-            self._parts = np.concatenate(old + fresh) if old or fresh else np.zeros((0, 1))
+        if fresh:
+            self._parts = np.concatenate((self._parts, *fresh))
         return self._parts
 
 

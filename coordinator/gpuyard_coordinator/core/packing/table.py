@@ -44,9 +44,21 @@ class Table:
         self._states = [self._state(key) for key in keys]
         self._write_all()
 
+    def keys(self) -> list[Key]:
+        """Those that nodes have now."""
+        return list(dict.fromkeys(state.key for state in self._states))
+
+    def rows_with(self, more: Iterable[Shape]) -> list[Shape]:
+        """The rows in their order, then as many of `more` as there is room for."""
+        return list(dict.fromkeys((*self.scorer.rows, *more)))[:ROWS_KEPT]
+
     def rescore(self, scorer: Scorer) -> None:
-        """Scores by another scorer from now on."""
-        scorer.add(self.scorer.rows)
+        """Scores by another scorer from now on, which may have been asked already."""
+        rows = self.scorer.rows
+        if scorer.rows[: len(rows)] != rows:
+            scorer.clear()
+            scorer.add(rows)
+        self._numbers = {row: number for number, row in enumerate(scorer.rows)}
         self.scorer = scorer
         self._known.clear()
         self.lay_out([state.key for state in self._states])

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gpuyard.model.where import parse
 from gpuyard_coordinator.core import filters, ledger, quota
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer, Placement, plain
 from gpuyard_coordinator.core.packing.fleet import Fleet
-from gpuyard_coordinator.core.packing.mix import Mix
 from gpuyard_coordinator.core.packing.pricing import Pricing
 from gpuyard_coordinator.core.packing.states import INFEASIBLE
 from gpuyard_coordinator.core.state import Node, Shape

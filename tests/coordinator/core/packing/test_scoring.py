@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuyard.model.where import parse
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import plain
-from gpuyard_coordinator.core.packing.mix import Mix
-from gpuyard_coordinator.core.packing.pricing import Pricing
 from gpuyard_coordinator.core.packing.potential import Potential
+from gpuyard_coordinator.core.packing.pricing import Pricing
 from gpuyard_coordinator.core.packing.scoring import Scorer
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Catalogue, Device, Guests, Key
 from gpuyard_coordinator.core.state import Gpu, Shape

@@ -3,7 +3,7 @@
 import json
 
 from gpuyard.model.where import parse
-from gpuyard_coordinator.core.packing.mix import HALVED_EVERY, Mix, request_of
+from gpuyard_coordinator.core.mix import HALVED_EVERY, Mix, request_of
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.packing.builders import share
 

@@ -3,6 +3,9 @@
 A request is a `Shape` reduced to what packing prices: CPUs, GPUs or a share of one, and the lines
 and models that choose among GPU models. Counts decay by halves, so that the mix follows what the
 yard is asked for now; all of it is integers, so that equal submissions give an equal mix.
+
+The placer goes by a copy, which is taken anew now and then and kept with the state: whoever leads
+next has the same prices, and counts on from there.
 """
 
 from collections.abc import Mapping
@@ -10,12 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuyard.model import where
-from gpuyard_coordinator.core.packing.kinds import is_of_kind
+from gpuyard.model.where import Condition
 from gpuyard_coordinator.core.state import Shape
 
 HALVED_EVERY: Final = 20_000
 """Submissions after which all counts halve."""
 REQUESTS_KEPT: Final = 512
+"""In a copy, and of all that is counted whenever there are four times as many."""
+PRICED_EVERY: Final = 1000
+"""Submissions after which a new copy is due; it is after fewer while few were seen."""
+_PRICED_FIRST: Final = 16
 _UNIT: Final = 1024
 """One submission, so that halving a rare request does not drop it at once."""
 
@@ -26,6 +33,8 @@ class Mix:
     """By request, in 1/1024 submissions."""
     observed: int = 0
     """Submissions since the start; a prior counts for none."""
+    next_submit_seq: int = 0
+    """Jobs accepted under a smaller number are counted."""
 
     @classmethod
     def prior(cls) -> "Mix":
@@ -35,12 +44,26 @@ class Mix:
         sizes |= {Shape(gpus=4): 2, Shape(gpus=8): 1}
         return cls({request: count * _UNIT for request, count in sizes.items()})
 
-    def observe(self, shape: Shape) -> None:
+    def observe(self, shape: Shape, submit_seq: int = 0) -> None:
+        """Counts a submission; the number is the one under which its job was accepted."""
         request = request_of(shape)
         self.counts[request] = self.counts.get(request, 0) + _UNIT
         self.observed += 1
+        self.next_submit_seq = max(self.next_submit_seq, submit_seq + 1)
         if self.observed % HALVED_EVERY == 0:
-            self._halve()
+            self._keep(2)
+        elif len(self.counts) > 4 * REQUESTS_KEPT:
+            self._keep(1)
+
+    def copy(self) -> "Mix":
+        """As it is now, without the rarest requests."""
+        kept = dict(self.most_common()[:REQUESTS_KEPT])
+        return Mix(kept, self.observed, self.next_submit_seq)
+
+    def is_due(self, priced: "Mix") -> bool:
+        """True once so much was submitted since a copy was taken that prices may have moved."""
+        enough = min(PRICED_EVERY, _PRICED_FIRST + priced.observed // 4)
+        return self.observed - priced.observed >= enough
 
     def most_common(self) -> list[tuple[Shape, int]]:
         """Requests by falling count; those of equal count as first seen."""
@@ -49,16 +72,22 @@ class Mix:
     def to_document(self) -> dict[str, Any]:
         """Kept with the state; `from_document` reads it back equal."""
         requests = [{"count": n, **_request_document(r)} for r, n in self.counts.items()]
-        return {"v": 1, "observed": self.observed, "requests": requests}
+        return {
+            "v": 1,
+            "observed": self.observed,
+            "next_submit_seq": self.next_submit_seq,
+            "requests": requests,
+        }
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Mix":
         """Raises KeyError, TypeError or ValueError where the document is none of `to_document`."""
         counts = {_read_request(entry): int(entry["count"]) for entry in document["requests"]}
-        return cls(counts, int(document["observed"]))
+        return cls(counts, int(document["observed"]), int(document["next_submit_seq"]))
 
-    def _halve(self) -> None:
-        kept = [(request, count // 2) for request, count in self.most_common() if count > 1]
+    def _keep(self, divisor: int) -> None:
+        """The most frequent requests alone, their counts divided."""
+        kept = [(request, n // divisor) for request, n in self.most_common() if n >= divisor]
         self.counts = dict(kept[:REQUESTS_KEPT])
 
 
@@ -73,6 +102,12 @@ def request_of(shape: Shape) -> Shape:
         where=tuple(filter(is_of_kind, shape.where)) if shape.wants_gpus else (),
         models=shape.models if shape.wants_gpus else None,
     )
+
+
+def is_of_kind(condition: Condition) -> bool:
+    """True for a line that chooses among kinds of GPUs: neither the node's nor one that names a
+    GPU."""
+    return where.is_per_gpu(condition) and condition.key != "gpu-uuid"
 
 
 _PLAIN_FIELDS: Final = ("gpus", "all_gpus", "cpu_milli", "share_mib", "share_core_percent")

@@ -1,0 +1,108 @@
+"""The two protocols of the packing benchmark: arrivals alone, and arrivals with departures.
+
+Arrivals, as of the FGD paper: the list is shuffled, then tasks are drawn from it with replacement
+until the GPUs asked for reach 130 % of those there are; nothing departs, and what fits nowhere is
+dropped. The figure at x % is the mean allocation over the arrivals at which x % was asked for.
+
+Departures: tasks are drawn with replacement, arrive at a steady rate, and last exponential times so
+that 110 % of the GPUs are asked for on the average; there is no queue. As many as are there on the
+average come at once at the start. The figure is the mean allocation over the last 60 % of the time.
+"""
+
+import heapq
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from benchmarks.packing_trace import demand_milli
+from gpuyard_coordinator.core.packing import Placement, Placer
+from gpuyard_coordinator.core.state import Shape
+
+ASKED: Final = 1.3
+POINTS: Final = (100, 110, 130)
+OFFERED: Final = 1.1
+ARRIVALS: Final = 30_000
+_COUNTED: Final = 0.6
+
+
+@dataclass(slots=True)
+class Outcome:
+    percent: dict[int, float] = field(default_factory=dict)
+    """Allocation by arrived percent."""
+    placed: int = 0
+    rejected: int = 0
+    seconds: float = 0.0
+    """Within the placer."""
+
+
+def arrivals(tasks: Sequence[Shape], capacity_milli: int, seed: int) -> Iterator[Shape]:
+    rng = random.Random(seed)
+    order = list(tasks)
+    rng.shuffle(order)
+    asked, most = 0, ASKED * capacity_milli
+    for task in order:
+        if asked >= most:
+            return
+        asked += demand_milli(task)
+        yield task
+    while asked < most:
+        task = tasks[rng.randrange(len(tasks))]
+        asked += demand_milli(task)
+        yield task
+
+
+def fill(placer: Placer, tasks: Sequence[Shape], capacity_milli: int, seed: int) -> Outcome:
+    outcome, asked, held = Outcome(), 0, 0
+    seen: dict[int, list[int]] = defaultdict(list)
+    stream = list(arrivals(tasks, capacity_milli, seed))
+    began = time.process_time()
+    for task in stream:
+        milli = demand_milli(task)
+        asked += milli
+        if placer.place(task) is not None:
+            held += milli
+            outcome.placed += 1
+        else:
+            outcome.rejected += 1
+        seen[round(100 * asked / capacity_milli)].append(held)
+    outcome.seconds = time.process_time() - began
+    for point in POINTS:
+        outcome.percent[point] = 100 * sum(seen[point]) / len(seen[point]) / capacity_milli
+    return outcome
+
+
+def churn(
+    placer: Placer, tasks: Sequence[Shape], capacity_milli: int, seed: int, count: int = ARRIVALS
+) -> Outcome:
+    rng = random.Random(seed)
+    outcome = Outcome()
+    mean_milli = sum(map(demand_milli, tasks)) / len(tasks)
+    mean_life = OFFERED * capacity_milli / mean_milli
+    ends: list[tuple[float, int, Shape, Placement]] = []
+    held, area, since = 0, 0.0, (1 - _COUNTED) * count
+    before, began = since, time.process_time()
+    early = round(mean_life)
+    for number in range(-early, count):
+        task, life = tasks[rng.randrange(len(tasks))], rng.expovariate(1 / mean_life)
+        now = max(0, number)
+        while ends and ends[0][0] <= now:
+            at, _, gone, placement = heapq.heappop(ends)
+            if at > before:
+                area, before = area + held * (at - before), at
+            placer.release(gone, placement)
+            held -= demand_milli(gone)
+        if now > before:
+            area, before = area + held * (now - before), float(now)
+        placed = placer.place(task)
+        if placed is None:
+            outcome.rejected += number >= 0
+            continue
+        outcome.placed += number >= 0
+        held += demand_milli(task)
+        heapq.heappush(ends, (now + life, number, task, placed))
+    outcome.seconds = time.process_time() - began
+    outcome.percent[0] = 100 * area / (before - since) / capacity_milli
+    return outcome

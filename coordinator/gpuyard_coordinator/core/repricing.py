@@ -1,0 +1,41 @@
+"""New prices for the placer, worked out between turns.
+
+To price a mix takes an LP and the scores of all nodes anew, longer than a turn may. So a copy of the
+mix is priced ahead, in pieces. The switch is an event with that copy in it, `MixPriced`, and has its
+place among the others: what follows depends on the copy and on the fleet at that place alone. Whoever
+replays the events or leads next therefore has the same prices from there on, prepared or not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.events import MixPriced
+from gpuyard_coordinator.core.mix import Mix
+from gpuyard_coordinator.core.packing import Placer
+
+
+@dataclass(slots=True)
+class Repricing:
+    cluster: Cluster
+    placer: Placer
+    _mix: Mix | None = None
+    """The copy that is priced now."""
+    _work: Iterator[None] = iter(())
+
+    @property
+    def is_busy(self) -> bool:
+        """True while pieces are left."""
+        return self._mix is not None
+
+    def go_on(self) -> MixPriced | None:
+        """Does a piece where prices are due; the event to apply once all is done."""
+        if self._mix is None:
+            if not self.cluster.mix.is_due(self.cluster.priced):
+                return None
+            self._mix = self.cluster.mix.copy()
+            self._work = self.placer.prepare(self._mix)
+        for _ in self._work:
+            return None
+        priced, self._mix = MixPriced(self._mix), None
+        return priced

@@ -1,0 +1,54 @@
+"""The door for beats: what is wrong is refused, and facts that did not change are not read twice."""
+
+from typing import Any
+
+import pytest
+
+from gpuyard import codec
+from gpuyard.bus import Message
+from gpuyard.errors import RemoteProtocolError
+from gpuyard_coordinator.beat_door import BeatDoor
+from tests.shared import golden_examples
+
+BEAT: dict[str, Any] = dict(golden_examples.BEAT)
+
+
+def message(body: dict[str, Any], *, node: str = "", as_json: bool = False) -> Message:
+    data = codec.encode_json(body) if as_json else codec.encode(body)
+    subject = f"gpuyard.beat.{node or body['node']}"
+    return Message(subject=subject, data=data, reply="", headers=None)
+
+
+def test_facts_that_stay_are_the_same_object_and_the_rest_is_new() -> None:
+    door = BeatDoor()
+    first = door.read(message(BEAT))
+    second = door.read(message(BEAT | {"seq": BEAT["seq"] + 1}))
+    assert second["facts"] is first["facts"]
+    assert second["facts"] == BEAT["facts"]
+    assert second["seq"] == first["seq"] + 1
+    assert {**second, "seq": first["seq"]} == first
+
+
+def test_facts_that_changed_are_read_and_checked() -> None:
+    door = BeatDoor()
+    door.read(message(BEAT))
+    changed = BEAT | {"facts": BEAT["facts"] | {"cpus": 3.0}}
+    assert door.read(message(changed))["facts"]["cpus"] == 3.0
+    with pytest.raises(RemoteProtocolError, match="facts"):
+        door.read(message(BEAT | {"facts": BEAT["facts"] | {"cpus": "many"}}))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_rest_is_checked_each_time(as_json: bool) -> None:
+    door = BeatDoor()
+    door.read(message(BEAT, as_json=as_json))
+    with pytest.raises(RemoteProtocolError, match="seq"):
+        door.read(message(BEAT | {"seq": "next"}, as_json=as_json))
+    with pytest.raises(RemoteProtocolError, match="another node"):
+        door.read(message(BEAT, node="other", as_json=as_json))
+
+
+def test_what_is_no_beat_is_refused() -> None:
+    for data in (b"", b"\x80", b"\xc1", b"\x81\xa5facts", codec.encode(BEAT) + b"\x00", b"[1]"):
+        with pytest.raises(RemoteProtocolError):
+            BeatDoor().read(Message(subject="gpuyard.beat.n", data=data, reply="", headers=None))
