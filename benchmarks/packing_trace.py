@@ -9,16 +9,12 @@ import csv
 import gzip
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts
 from gpuyard.model.states import NodeState
-from gpuyard_coordinator.core.packing import Packer
-from gpuyard_coordinator.core.packing.fleet import Member
-from gpuyard_coordinator.core.packing.packer import Scores
-from gpuyard_coordinator.core.packing.states import INFEASIBLE
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Shape
 
 NODES: Final = "openb_node_list_gpu_node.csv"
@@ -85,22 +81,6 @@ def made_up_tasks(count: int, seed: int) -> list[Shape]:
         for cpus, part, gpus, _ in kinds
     ]
     return rng.choices(shapes, weights, k=count)
-
-
-@dataclass(slots=True)
-class RandomPlacer(Packer):
-    """Any node that a job fits, and there the tightest device."""
-
-    seed: int = 0
-    _rng: random.Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        super(RandomPlacer, self).__post_init__()
-        self._rng = random.Random(self.seed)
-
-    def _best(self, scores: Scores, mask: Shape, shape: Shape) -> Member | None:
-        fitting = (self._open_to(scores, mask, shape) < INFEASIBLE).nonzero()[0]
-        return self._fleet.ordered[self._rng.choice(fitting)] if len(fitting) else None
 
 
 def _rows(folder: Path, name: str, columns: Sequence[str]) -> list[dict[str, str]]:

@@ -1,20 +1,24 @@
 """A coordinator starts on a bucket with 100,000 live jobs: until it places, and what memory it takes.
 
-Real nats-server and coordinator. The jobs were written by the coordinator's own core: 4,000 run on
-500 nodes that are silent, the others wait. One free node beats, so the first placement is the wanted
-document that it gets. Timed from the start of the process; memory is the process's peak until then.
+Real nats-server and coordinator. The documents are the coordinator's own: 20,000 jobs run on 1,000
+nodes that are silent, one on each GPU and the others without any; the rest wait, no two of them
+alike, of ten tenants with four sizes each. One free node beats, so the first placement is the wanted
+document that it gets. Timed from the start of the process; CPU seconds and memory (its peak) are the
+process's own until then.
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.filled_yard import filled_cluster, submitted
+from benchmarks.filled_yard import GPUS, filled_cluster
 from benchmarks.fleet import FleetNode
 from benchmarks.report import Goal, Result, table
 from gpuyard import codec, subjects
@@ -27,15 +31,18 @@ from gpuyard.bus import (
     ensure_streams,
     last_values,
 )
+from gpuyard.model.job import spec_digest
+from gpuyard.model.states import JobState
 from gpuyard_coordinator.core import documents
-from gpuyard_coordinator.core.apply import apply
-from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.state import Now
+from gpuyard_coordinator.core.mix import Mix
+from gpuyard_coordinator.core.state import Attempt, Job, Node
 from tests.support.nats_server import NatsServer
 
 JOBS: Final = 100_000
-NODES: Final = 500
+NODES: Final = 1000
+RUN_ON_EACH: Final = 20
+TENANTS: Final = 10
+SIZES: Final = (1, 2, 4, 8)
 ROUNDS: Final = 3
 GOAL_S: Final = 5.0
 GOAL_MIB: Final = 400.0
@@ -53,8 +60,10 @@ def run(progress: Progress) -> Result:
         figures = asyncio.run(_measure(server.url, Path(folder), progress))
     rows = [
         ["process start -> first placement", *_range(figures["placing_s"])],
+        ["CPU seconds of that", *_range(figures["cpu_s"])],
         ["floor: the interpreter and its imports", *_range(figures["imports_s"])],
         ["floor: the same keys read, nothing done with them", *_range(figures["read_s"])],
+        ["CPU seconds of that", *_range(figures["read_cpu_s"])],
     ]
     result.text += table(["s", "least", "largest"], rows)
     peak = max(figures["peak_mib"])
@@ -73,18 +82,24 @@ def _range(values: list[float]) -> list[str]:
 
 async def _measure(url: str, folder: Path, progress: Progress) -> dict[str, list[float]]:
     bus: Bus
-    figures: dict[str, list[float]] = {"placing_s": [], "peak_mib": [], "imports_s": []}
-    figures["read_s"] = []
+    names = ("placing_s", "cpu_s", "peak_mib", "imports_s", "read_s", "read_cpu_s")
+    figures: dict[str, list[float]] = {name: [] for name in names}
     async with await connect(url, name="bench", inbox_prefix="_INBOX.bench") as bus:
         await ensure_streams(bus.jetstream, sizes=Sizes.within(_STORE_GIB * 1024**3))
         progress(f"writing {JOBS:,} jobs")
         await _fill(bus)
         for number in range(ROUNDS):
             figures["imports_s"].append(_imports())
-            figures["read_s"].append(await _read(bus))
-            placing_s, peak_mib = await _start(bus, url, folder, number)
-            progress(f"round {number + 1} of {ROUNDS}: {placing_s:.2f} s, {peak_mib:.0f} MiB")
+            read_s, read_cpu_s = await _read(bus)
+            placing_s, cpu_s, peak_mib = await _start(bus, url, folder, number)
+            progress(
+                f"round {number + 1} of {ROUNDS}: {placing_s:.2f} s, {cpu_s:.2f} s of CPU, "
+                f"{peak_mib:.0f} MiB"
+            )
+            figures["read_s"].append(read_s)
+            figures["read_cpu_s"].append(read_cpu_s)
             figures["placing_s"].append(placing_s)
+            figures["cpu_s"].append(cpu_s)
             figures["peak_mib"].append(peak_mib)
     return figures
 
@@ -101,17 +116,52 @@ async def _fill(bus: Bus) -> None:
 
 def _documents() -> Iterator[tuple[str, bytes]]:
     cluster = filled_cluster(NODES)
-    now = Now(100.0, "2026-01-01T00:00:00.000Z")
-    for number in range(len(cluster.jobs), JOBS):
-        apply(cluster, submitted(number), now, Effects())
-    yield from _stored(cluster)
-
-
-def _stored(cluster: Cluster) -> Iterator[tuple[str, bytes]]:
+    yield subjects.MIX_KEY, codec.encode(Mix(cluster.mix.counts, JOBS, JOBS + 1).to_document())
     for node in cluster.nodes.values():
         yield subjects.node_key(node.name), codec.encode(dict(documents.node_document(node)))
-    for job in cluster.jobs.values():
+    like = next(iter(cluster.jobs.values()))
+    jobs = [*cluster.jobs.values(), *_without_gpus(like, list(cluster.nodes.values()))]
+    for job in jobs:
         yield subjects.job_key(*job.key), documents.encode_job(job)
+    for number in range(len(jobs), JOBS):
+        sizes = SIZES[number // TENANTS % len(SIZES)]
+        job = _variant(like, number, tenant=f"team-{number % TENANTS}", gpus=sizes)
+        job = replace(job, state=JobState.QUEUED, attempts=[])
+        yield subjects.job_key(*job.key), documents.encode_job(job)
+
+
+def _without_gpus(like: Job, nodes: list[Node]) -> Iterator[Job]:
+    number = NODES * GPUS
+    for node in nodes:
+        for _ in range(RUN_ON_EACH - GPUS):
+            attempt = Attempt(
+                number=1,
+                node=node.name,
+                machine_id=node.machine_id,
+                boot_id=node.boot_id,
+                generation=node.generation,
+                gpus=[],
+                assigned_at=like.submitted_at,
+            )
+            job = _variant(like, number, tenant=like.tenant, gpus=0)
+            yield replace(job, attempts=[attempt])
+            number += 1
+
+
+def _variant(like: Job, number: int, *, tenant: str, gpus: int) -> Job:
+    """A job with a command of its own; to have each checked as a submission would take minutes."""
+    spec = dict(like.spec)
+    spec["name"] = f"train-{number}"
+    spec["command"] = ["python", "train.py", "--seed", str(number)]
+    spec["gpus"] = {**spec["gpus"], "count": gpus}
+    return replace(
+        like,
+        tenant=tenant,
+        id=f"{number:016d}",
+        submit_seq=number + 1,
+        packed_spec=codec.encode(spec),
+        spec_sha256=spec_digest(spec),
+    )
 
 
 def _imports() -> float:
@@ -120,15 +170,16 @@ def _imports() -> float:
     return time.monotonic() - began
 
 
-async def _read(bus: Bus) -> float:
-    began = time.monotonic()
+async def _read(bus: Bus) -> tuple[float, float]:
+    """(seconds, CPU seconds) of this process."""
+    began, cpu = time.monotonic(), time.process_time()
     async for _ in last_values(bus.jetstream, subjects.STATE_STREAM, subjects.state("job.>")):
         pass
-    return time.monotonic() - began
+    return time.monotonic() - began, time.process_time() - cpu
 
 
-async def _start(bus: Bus, url: str, folder: Path, number: int) -> tuple[float, float]:
-    """(seconds to the first placement, peak MiB) of a new coordinator."""
+async def _start(bus: Bus, url: str, folder: Path, number: int) -> tuple[float, float, float]:
+    """(seconds to the first placement, CPU seconds, peak MiB) of a new coordinator."""
     # A node of its own each round: what the rounds before placed stays placed.
     node = FleetNode(bus, f"{_NODE}{number}", starts=False)
     await node.start()
@@ -140,7 +191,7 @@ async def _start(bus: Bus, url: str, folder: Path, number: int) -> tuple[float, 
             while not node.seen:
                 await asyncio.sleep(0.005)
         took = time.monotonic() - began
-        return took, _peak_mib(process.pid)
+        return took, _cpu_s(process.pid), _peak_mib(process.pid)
     finally:
         beating.cancel()
         process.terminate()
@@ -153,6 +204,12 @@ def _spawn(url: str, folder: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "gpuyard_coordinator", "--config", str(config), "--url", url]
     with (folder / "coordinator.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system = int(fields[11]), int(fields[12])
+    return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_mib(pid: int) -> float:

@@ -23,10 +23,9 @@ from gpuyard.bus import Bus, Publication, Sizes, connect, ensure_streams, read_l
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.recovery import recover
-from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.store import Store, Write, delete, put
 from tests.support.nats_server import NatsServer
+from tests.support.rebuilt import rebuilt
 
 ROUNDS: Final = 300
 NODES: Final = 1250
@@ -181,27 +180,16 @@ async def _restart(bus: Bus, store: Store, cluster: Cluster, progress: Progress)
     progress("stores all of it and takes over")
     await _store_all(store, cluster)
     await _checkpoint(store)
-    successor = Store(bus.jetstream, token=(1, await _epoch(bus)))
     began = time.perf_counter()
-    snapshot = await successor.snapshot()
+    jobs, nodes = await _read(bus, "job.>"), await _read(bus, "node.>")
     read = time.perf_counter()
-    fresh = recover(
-        yard="bench0",
-        token=(1, 2),
-        settings=Settings(),
-        jobs=snapshot.jobs,
-        nodes=snapshot.nodes,
-        now=Clock().now(),
-    )
+    fresh = rebuilt(yard="bench0", token=(1, 2), jobs=jobs, nodes=nodes, now=Clock().now())
     recovered = time.perf_counter()
     derived = [codec.encode(documents.wanted_document(fresh, n)) for n in fresh.nodes.values()]
     done = time.perf_counter()
     if len(fresh.jobs) != NODES * GPUS:
         raise RuntimeError(f"{len(fresh.jobs)} jobs came back, and {NODES * GPUS} were stored")
-    stored = await read_last_values(
-        bus.jetstream, subjects.STATE_STREAM, [subjects.state("wanted.>")]
-    )
-    decoded = [codec.decode(message.data) for message in stored]
+    decoded = [codec.decode(data) for data in await _read(bus, "wanted.>")]
     after = time.perf_counter()
     if sum(len(document["entries"]) for document in decoded) < len(fresh.jobs):
         raise RuntimeError("the stored wanted documents lack jobs")
@@ -212,6 +200,12 @@ async def _restart(bus: Bus, store: Store, cluster: Cluster, progress: Progress)
         read_wanted=after - done,
         wanted_bytes=sum(map(len, derived)),
     )
+
+
+async def _read(bus: Bus, keys: str) -> list[bytes]:
+    wildcard = subjects.state(keys)
+    found = await read_last_values(bus.jetstream, subjects.STATE_STREAM, [wildcard])
+    return [stored.data for stored in found]
 
 
 async def _store_all(store: Store, cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import os
 import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,15 +13,13 @@ from gpuyard import __version__, notify, subjects, telemetry
 from gpuyard.bus import connect
 from gpuyard.errors import GpuyardError, Unavailable
 from gpuyard_coordinator import settings as configuration
-from gpuyard_coordinator.bus_check import prepare_bus
 from gpuyard_coordinator.clock import Clock, read_first_line
-from gpuyard_coordinator.daemon import Daemon, check_reach, stop_on_signals
-from gpuyard_coordinator.leader import Leadership, Timing, this_process
 
 
 def main() -> None:
     """Exit codes: 0 stopped on request, 1 refused, 2 usage or settings, 3 the bus is of no use."""
     flags = vars(_arguments())
+    _check_installed()
     try:
         settings = configuration.load(file=flags.pop("config"), environment=os.environ, flags=flags)
         telemetry.configure(level=settings.log_level, format=settings.log_format)
@@ -34,6 +33,10 @@ def main() -> None:
 
 
 async def _run(settings: configuration.CoordinatorSettings) -> None:
+    from gpuyard_coordinator.bus_check import prepare_bus
+    from gpuyard_coordinator.daemon import Daemon, check_reach, stop_on_signals
+    from gpuyard_coordinator.leader import Leadership, Timing, this_process
+
     check_reach(settings)
     clock = Clock()
     bus = await connect(
@@ -60,6 +63,13 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
         stop_on_signals(daemon)
         with notify.ready():
             await daemon.run()
+
+
+def _check_installed() -> None:
+    """What the extra brings is imported only after this."""
+    missing = [name for name in ("numpy", "structlog") if find_spec(name) is None]
+    if missing:
+        _fail(f"not installed: {', '.join(missing)}; pip install 'gpuyard[coordinator]'", 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

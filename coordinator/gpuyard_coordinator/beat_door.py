@@ -16,7 +16,7 @@ from gpuyard.bus import Message
 from gpuyard.errors import RemoteProtocolError
 from gpuyard.messages import Beat
 from gpuyard.model import ids
-from gpuyard.model.node import ForeignProcess, GpuSample, Health, NodeFacts
+from gpuyard.model.node import GpuSample, Health, NodeFacts
 
 _BEAT: Final = TypeAdapter(Beat)
 _FACTS: Final = "facts"
@@ -38,8 +38,7 @@ _CHECKED: Final[NodeFacts] = {
 """Stands for facts that were checked before while the rest of their beat is."""
 # Of nearly every sample. Nothing may change what a beat holds, so these may be in all of them.
 _HEALTHY: Final[Health] = {"state": "healthy", "reason": None, "since": None}
-_NO_FOREIGN: Final[list[ForeignProcess]] = []
-_NO_MISSING: Final[list[str]] = []
+_NOTHING: Final[list[Any]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class BeatDoor:
         if beat["node"] != node:
             raise RemoteProtocolError("a beat under another node's name")
         if not message.is_json:
-            beat["facts"] = cast(NodeFacts, _with_shared_texts(beat["facts"]))
+            beat["facts"] = cast(NodeFacts, _compact(beat["facts"], {}))
             packed = codec.packed_value(message.data, _FACTS)
             self._known[message.subject] = _Known(node, packed, beat["facts"])
         return beat
@@ -101,17 +100,21 @@ def _share_usual(samples: list[GpuSample]) -> None:
         if sample["health"] == _HEALTHY:
             sample["health"] = _HEALTHY
         if not sample["foreign"]:
-            sample["foreign"] = _NO_FOREIGN
+            sample["foreign"] = _NOTHING
         if not sample["missing"]:
-            sample["missing"] = _NO_MISSING
+            sample["missing"] = _NOTHING
 
 
-def _with_shared_texts(value: Any) -> Any:
-    """The same value; equal texts in it, of which a yard of equal nodes has many, are one."""
+def _compact(value: Any, seen: dict[tuple[tuple[str, str], ...], dict[str, str]]) -> Any:
+    """The same value in less memory: equal texts, of which a yard of equal nodes has many, are one,
+    and so are equal labels in it."""
     if isinstance(value, str):
         return sys.intern(value)
-    if isinstance(value, dict):
-        return {key: _with_shared_texts(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_shared_texts(item) for item in value]
-    return value
+        return [_compact(item, seen) for item in value] if value else _NOTHING
+    if not isinstance(value, dict):
+        return value
+    compact = {key: _compact(item, seen) for key, item in value.items()}
+    if all(isinstance(item, str) for item in compact.values()):
+        return seen.setdefault(tuple(compact.items()), compact)
+    return compact

@@ -97,7 +97,9 @@ class Daemon:
     async def _lead(
         self, token: Token, standby: Standby, presence: Presence, stopped: "asyncio.Task[Any]"
     ) -> None:
-        leading = Leading(self.bus, self.leadership, self.clock, presence)
+        leading = Leading(
+            self.bus, self.leadership, self.clock, presence, beat_s=self.settings.beat_s
+        )
         running = asyncio.create_task(leading.run(token, standby))
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():

@@ -35,13 +35,13 @@ from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.store import Write
 from gpuyard_coordinator.store.records import CommitRecord, read_commit_record
+from gpuyard_coordinator.store.replay import replay
 from gpuyard_coordinator.store.replica import FOLLOWED, Replica, in_order
-from gpuyard_coordinator.store.snapshot import replay
 
 _NEXT_TRY_S: Final = 0.5
 _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError)
 _SKIP: Final = len(subjects.state(""))
-_CHUNK: Final = 100
+_CHUNK: Final = 200
 """Messages that are taken between two looks at the event loop, a few milliseconds."""
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ class Follower:
         self.planner = Planner(self.cluster, Packer(self._settings))
         self._waiting: deque[Stored] | None = deque()
         """What came while the rest is read; None once it is taken as it comes."""
+        self._has_queue = False
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tail = Tail(
             self._jetstream,
@@ -164,6 +165,8 @@ class Follower:
             subject = subjects.state(f"{prefix}.>")
             async for chunk in last_values(self._jetstream, subjects.STATE_STREAM, subject):
                 await self._take_keys(chunk)
+        recovery.fill_queue(self.cluster)
+        self._has_queue = True
         # After the keys: what is left of the log comes after what they say.
         log_records = await read_last_values(
             self._jetstream, subjects.STATE_STREAM, [subjects.state("wal.>")]
@@ -233,10 +236,12 @@ class Follower:
     def _put(self, kind: str, name: str, data: bytes) -> None:
         if kind not in (*FOLLOWED, "done"):
             return
-        document: Any = codec.decode_own(data)
         if kind == "job":
-            recovery.take_job(self.cluster, document)
-        elif kind == "node":
+            take = recovery.take_job if self._has_queue else recovery.load_job
+            take(self.cluster, data)
+            return
+        document: Any = codec.decode_own(data)
+        if kind == "node":
             recovery.take_node(self.cluster, document)
             node = self.cluster.nodes[name]
             node.last_beat = node.last_beat or self.clock.now().mono

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-SOON_S: Final = 0.02
+SOON_S: Final = 0.05
 """How long news that nobody waits for may lie, so that a turn takes many of them at once."""
 
 

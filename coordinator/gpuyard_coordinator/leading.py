@@ -16,9 +16,9 @@ from gpuyard.messages import Token
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.beat_intake import BeatIntake
+from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import recovery
-from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.desk import Desk
 from gpuyard_coordinator.housekeeping import purge_old_submissions
 from gpuyard_coordinator.inbox import Inbox
@@ -41,12 +41,21 @@ INTAKE: Final = "coordinator"
 class Leading:
     """Run it once. Ends by an exception, when the lease is lost, or after `stop`."""
 
-    def __init__(self, bus: Bus, leadership: Leadership, clock: Clock, presence: Presence) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        leadership: Leadership,
+        clock: Clock,
+        presence: Presence,
+        *,
+        beat_s: float,
+    ) -> None:
         self._bus = bus
         self._leadership = leadership
         self._clock = clock
         self._presence = presence
         self._inbox = Inbox()
+        self._beats = BeatQueue(self._inbox, beat_s=beat_s)
         self._leader: Leader | None = None
 
     def stop(self) -> None:
@@ -83,7 +92,7 @@ class Leading:
             leader.logs.forget(*key, attempts)
 
         leader.ended = ended
-        beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, leader.beats.put)
+        beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._beats.put)
         answering = await serve_leader(self._bus)
         purging = asyncio.create_task(
             purge_old_submissions(self._bus.jetstream, intake, self._clock)
@@ -116,6 +125,10 @@ class Leading:
         recovery.assume(cluster, token, self._clock.now())
         outbox = Outbox(self._bus.jetstream, token=token)
         await outbox.drain(left.outs)
+
+        async def has_ended(key: JobKey) -> bool:
+            return await store.get_done(*key) is not None
+
         return Leader(
             bus=self._bus,
             leadership=self._leadership,
@@ -126,16 +139,10 @@ class Leading:
             planner=planner,
             clock=self._clock,
             log=log,
-            beats=self._beat_intake(store, cluster.settings),
+            beats=BeatIntake(self._inbox, self._beats, has_ended=has_ended),
             next_out=left.next_out,
             logs=LogLedger(self._bus.jetstream),
         )
-
-    def _beat_intake(self, store: Store, rules: Settings) -> BeatIntake:
-        async def has_ended(key: JobKey) -> bool:
-            return await store.get_done(*key) is not None
-
-        return BeatIntake(self._inbox, beat_s=rules.beat_s, has_ended=has_ended)
 
     def _take_submission(self, delivery: Delivery, token: Token, services: Services) -> None:
         try:

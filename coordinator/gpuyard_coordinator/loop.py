@@ -58,8 +58,6 @@ class Beats(Protocol):
     def take(self) -> NodeBeat | None:
         """The oldest; None for one that is not for this turn."""
 
-    def put(self, message: Message) -> None: ...
-
     def close(self) -> None: ...
 
 

@@ -19,6 +19,7 @@ from gpuyard.bus import Bus, Message, Subscription
 from gpuyard.errors import RemoteProtocolError, Unavailable
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.beat_door import BeatDoor
+from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.desk import Desk
@@ -37,6 +38,7 @@ LEADER_ANSWERS_S: Final = 0.3
 ANSWER_KEPT_S: Final = 0.2
 """One question serves all reads of this time."""
 NEXT_TRY_S: Final = 0.5
+BEATS_AT_ONCE: Final = 200
 CATCH_UP_S: Final = 1.5
 """Below the time in which a client asks again."""
 
@@ -84,6 +86,7 @@ class Standby:
         self._bus = bus
         self._presence = presence
         self._inbox = Inbox()
+        self._waiting = BeatQueue(self._inbox, beat_s=rules.beat_s)
         self._door = BeatDoor()
         self._watch = LeaderWatch(bus)
         self._services: Services | None = None
@@ -94,7 +97,7 @@ class Standby:
         """Returns once it listens, which an outage of the bus puts off."""
         while self._beats is None:
             try:
-                self._beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._hear)
+                self._beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._waiting.put)
             except Unavailable:
                 await asyncio.sleep(NEXT_TRY_S)
         works = (self.follower.run(), self._serve(), self._answer(), self._tick())
@@ -144,17 +147,22 @@ class Standby:
             for item in self._inbox.drain():
                 if isinstance(item, Query):
                     item.run(self.follower.cluster)
+            self._hear()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             self.follower.tick()
 
-    def _hear(self, message: Message) -> None:
-        try:
-            self.follower.hear(self._door.read(message))
-        except RemoteProtocolError:
-            return  # the leader says in its log what is wrong with it
+    def _hear(self) -> None:
+        """As many beats as do not keep a read waiting for long."""
+        for _ in range(min(BEATS_AT_ONCE, len(self._waiting))):
+            try:
+                self.follower.hear(self._door.read(self._waiting.take()))
+            except RemoteProtocolError:
+                continue  # the leader says in its log what is wrong with it
+        if len(self._waiting):
+            self._inbox.wake_soon()
 
     def _job_ended(self, key: JobKey) -> None:
         if self._services is not None:

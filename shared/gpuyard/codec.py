@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Literal, NoReturn
 
@@ -27,10 +28,12 @@ MAX_DEPTH: Final = 32
 
 _MAX_ITEMS: Final = 1_000_000
 _MAX_INTEGER_DIGITS: Final = 20
+# Bytes of no length, and what begins a number that is not finite: rare among the bytes of others.
+_NO_BYTES: Final = (b"\xc4\0", b"\xc5\0\0", b"\xc6\0\0\0\0")
+_NOT_FINITE: Final = (re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]"), re.compile(rb"\xca[\x7f\xff]"))
 # What begins bytes or a short float, and a double that is not finite. Text and numbers may hold
 # the same bytes, so a hit proves nothing; without one there is nothing to look for.
 _SUSPECT_BYTES: Final = b"\xc4\xc5\xc6\xca"
-_SUSPECT_DOUBLE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 # The library raises its own subclasses of ValueError, and others where the stack is exhausted.
 _NOT_MSGPACK: Final = (
     ValueError,
@@ -115,8 +118,8 @@ def decode_except(data: bytes, key: str, packed: bytes) -> dict[str, Any] | None
     """As `decode` for msgpack where the value at `key` is `packed`, but with None in its place; None
     where it is another.
 
-    Saves decoding what the reader has from last time. The caller validates the rest against types,
-    which bounds its depth.
+    Saves decoding what the reader has from last time. None as well for a body with bytes in it. The
+    caller validates the rest against types, which bounds its depth.
     """
     name: bytes = msgpack.packb(key)
     begin = data.find(name) + len(name)
@@ -124,13 +127,13 @@ def decode_except(data: bytes, key: str, packed: bytes) -> dict[str, Any] | None
         return None
     rest = data[:begin] + b"\xc0" + data[begin + len(packed) :]
     try:
-        body = msgpack.unpackb(rest, raw=False, max_ext_len=0)
-    except _NOT_MSGPACK as fault:
-        raise RemoteProtocolError(f"the body is not msgpack: {_one_line(fault)}") from fault
+        body = msgpack.unpackb(rest, raw=False, max_bin_len=0, max_ext_len=0)
+    except _NOT_MSGPACK:
+        return None
     # The bytes may have stood elsewhere, in a text or deeper down.
     if type(body) is not dict or body.get(key, packed) is not None:
         return None
-    if _may_hold_what_is_refused(rest):
+    if any(map(rest.__contains__, _NO_BYTES)) or any(odd.search(rest) for odd in _NOT_FINITE):
         _check_levels(body, with_leaves=True)
     _check_version(body)
     return body
@@ -150,6 +153,52 @@ def decode_own(data: bytes) -> dict[str, Any]:
         raise RemoteProtocolError("the document is not a map")
     _check_version(body)
     return body
+
+
+def split_own(data: bytes, key: str, *, at: int) -> tuple[dict[str, Any], bytes] | None:
+    """Of a map that a program of this yard has packed: the entries before `key`, and what follows
+    that key, still packed. `at` is which entry it is, a negative number counts from the end.
+
+    None where it has no such key there. What comes after the key costs nothing, and is not checked.
+    """
+    size, entries = _map_header(data)
+    before = at if at >= 0 else entries + at
+    if not 0 <= before < entries:
+        return None
+    name, header = _packed_text(key), _packed_map_header(before)
+    end = data.find(name, size)
+    while end >= 0:
+        try:
+            # The same bytes may stand inside of a text: a key begins where an entry has just ended.
+            body = msgpack.unpackb(header + data[size:end], raw=False)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            end = data.find(name, end + 1)
+            continue
+        _check_version(body)
+        return body, data[end + len(name) :]
+    return None
+
+
+def _map_header(data: bytes) -> tuple[int, int]:
+    """(its bytes, how many entries follow); no entries for what is no map."""
+    first = data[0] if data else 0
+    if first & 0xF0 == 0x80:
+        return 1, first & 0x0F
+    if first == 0xDE:
+        return 3, int.from_bytes(data[1:3])
+    return 0, 0
+
+
+@lru_cache(maxsize=64)
+def _packed_text(text: str) -> bytes:
+    packed: bytes = msgpack.packb(text)
+    return packed
+
+
+@lru_cache(maxsize=64)
+def _packed_map_header(entries: int) -> bytes:
+    packed: bytes = msgpack.Packer().pack_map_header(entries)
+    return packed
 
 
 def is_json(data: bytes, headers: Mapping[str, str] | None = None) -> bool:
@@ -230,14 +279,10 @@ def _from_msgpack(data: bytes) -> Any:
     except _NOT_MSGPACK as fault:
         raise RemoteProtocolError(f"the body is not msgpack: {_one_line(fault)}") from fault
     if type(body) is dict:
-        _check_levels(body, with_leaves=_may_hold_what_is_refused(data))
+        is_plain = len(data.translate(None, _SUSPECT_BYTES)) == len(data)
+        suspect = not is_plain or _NOT_FINITE[0].search(data)
+        _check_levels(body, with_leaves=bool(suspect))
     return body
-
-
-def _may_hold_what_is_refused(data: bytes) -> bool:
-    """False where msgpack has no keys that are bytes, and no numbers that are not finite."""
-    is_plain = len(data.translate(None, _SUSPECT_BYTES)) == len(data)
-    return not is_plain or bool(_SUSPECT_DOUBLE.search(data))
 
 
 def _from_json(data: bytes) -> Any:

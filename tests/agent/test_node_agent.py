@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gpuyard import codec, subjects
 from gpuyard.errors import RuntimeFailure
@@ -341,6 +342,25 @@ async def test_a_lower_token_is_refused_even_after_a_restart(yard: Yard) -> None
     await yard.restart()
     await asyncio.sleep(5)
     assert yard.runtime.starts == []
+
+
+@in_yard
+async def test_a_document_older_than_the_applied_one_is_refused_and_that_is_told_once(
+    yard: Yard,
+) -> None:
+    await yard.coordinator.assign(entry())
+    await yard.until(lambda: "running" in yard.told(key()))
+    with capture_logs() as told:
+        await asyncio.sleep(10)
+        assert "document refused" not in [line["event"] for line in told]
+        yard.coordinator.revision -= 1
+        yard.coordinator.entries.clear()
+        await asyncio.sleep(10)
+
+    (refused,) = [line for line in told if line["event"] == "document refused"]
+    assert refused["why"] == "it is not newer than the applied one"
+    assert (refused["order"], refused["applied"]) == ((TOKEN, 1), (TOKEN, 2))
+    assert yard.runtime.signals == []
 
 
 @in_yard

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgpack
 import pytest
 
 from gpuyard import codec
@@ -11,6 +12,7 @@ from gpuyard_coordinator.beat_door import BeatDoor
 from tests.shared import golden_examples
 
 BEAT: dict[str, Any] = dict(golden_examples.BEAT)
+NODE = BEAT["node"]
 
 
 def message(body: dict[str, Any], *, node: str = "", as_json: bool = False) -> Message:
@@ -46,6 +48,42 @@ def test_the_rest_is_checked_each_time(as_json: bool) -> None:
         door.read(message(BEAT | {"seq": "next"}, as_json=as_json))
     with pytest.raises(RemoteProtocolError, match="another node"):
         door.read(message(BEAT, node="other", as_json=as_json))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_none_is_refused_below_known_facts_too(number: float) -> None:
+    door = BeatDoor()
+    door.read(message(BEAT))
+    for single in (False, True):
+        data = msgpack.packb(BEAT | {"sample_age_s": number}, use_single_float=single)
+        with pytest.raises(RemoteProtocolError, match="not finite"):
+            door.read(Message(subject=f"gpuyard.beat.{NODE}", data=data, reply="", headers=None))
+
+
+@pytest.mark.parametrize("key", [b"", b"key", 1])
+def test_a_key_that_is_no_text_is_refused_below_known_facts_too(key: object) -> None:
+    door = BeatDoor()
+    door.read(message(BEAT))
+    data = msgpack.packb(BEAT | {key: 1})
+    with pytest.raises(RemoteProtocolError):
+        door.read(Message(subject=f"gpuyard.beat.{NODE}", data=data, reply="", headers=None))
+
+
+def test_known_facts_deeper_down_are_not_the_facts() -> None:
+    door = BeatDoor()
+    door.read(message(BEAT))
+    changed = BEAT["facts"] | {"cpus": 3.0}
+    body = {"note": {"facts": BEAT["facts"]}} | BEAT | {"facts": changed}
+    assert door.read(message(body))["facts"]["cpus"] == 3.0
+
+
+def test_what_all_nodes_have_alike_is_kept_once() -> None:
+    door = BeatDoor()
+    one = door.read(message(BEAT))
+    other = door.read(message(BEAT | {"node": "other"}))
+    assert one["facts"]["gpus"][0]["name"] is other["facts"]["gpus"][0]["name"]
+    assert one["samples"][0]["missing"] is other["samples"][0]["missing"]
+    assert other == BEAT | {"node": "other"}
 
 
 def test_what_is_no_beat_is_refused() -> None:

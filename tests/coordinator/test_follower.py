@@ -11,6 +11,7 @@ from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Publication, Sizes, connect, ensure_streams
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import documents
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.state import Job, Settings, Shape
 from gpuyard_coordinator.follower import Follower
 from gpuyard_coordinator.store import Store, Write, delete, put
@@ -235,3 +236,28 @@ def _node(name: str) -> Write:
         "last_beat_at": None,
     }
     return put(subjects.node_key(name), document)
+
+
+async def test_the_mix_is_read_and_followed_and_counts_what_came_since(bus: Bus) -> None:
+    def mix(upto: int) -> Write:
+        counted = Mix()
+        for number in range(upto):
+            counted.observe(Shape(), number)
+        return put(subjects.MIX_KEY, counted.to_document())
+
+    store = Store(bus.jetstream, token=await lead(bus))
+    await store.commit([mix(3), job(2), job(3)])
+    assert await store.checkpoint()
+    await store.commit([job(4)])
+    async with following(bus) as follower:
+        assert follower.cluster.priced.observed == 3
+        assert follower.cluster.mix.observed == 5
+        await store.commit([mix(5), job(5)])
+        await store.commit([gone(4)])
+        await caught_up(follower)
+        assert follower.cluster.priced.observed == 5
+        assert follower.cluster.mix.observed == 6
+        assert follower.cluster.unreadable == []
+    async with following(bus) as fresh:
+        assert fresh.cluster.priced.observed == 5
+        assert fresh.cluster.mix.observed == 6

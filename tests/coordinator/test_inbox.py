@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpuyard_coordinator.inbox import Inbox
+from gpuyard_coordinator.inbox import SOON_S, Inbox
 
 
 async def is_waiting(inbox: Inbox) -> bool:
@@ -43,6 +43,28 @@ async def test_a_wake_ends_one_waiting_and_no_more() -> None:
 
     assert not await is_waiting(inbox)
     assert await is_waiting(inbox)
+
+
+async def test_soon_is_once_and_not_at_once() -> None:
+    inbox = Inbox()
+    inbox.wake_soon()
+    inbox.wake_soon()
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(inbox.wait(), SOON_S / 10)
+    await asyncio.wait_for(inbox.wait(), 5)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(inbox.wait(), SOON_S * 2)
+
+
+async def test_who_was_woken_meanwhile_is_not_woken_soon_as_well() -> None:
+    inbox = Inbox()
+    inbox.wake_soon()
+    inbox.put("news")
+    await asyncio.wait_for(inbox.wait(), 5)
+    assert inbox.take() == "news"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(inbox.wait(), SOON_S * 2)
 
 
 async def test_waiting_ends_at_its_timeout() -> None:

@@ -105,9 +105,9 @@ async def test_a_crash_between_commit_and_relay_publishes_exactly_once(bus: Bus)
 
     token = await lead(bus)
     store = Store(bus.jetstream, token=token)
-    snapshot = await store.snapshot()
+    left = await store.take_over()
     second = Outbox(bus.jetstream, token=token)
-    await asyncio.wait_for(second.drain(snapshot.outs), 10)
+    await asyncio.wait_for(second.drain(left.outs), 10)
     second.push(6, record(event("j", 6), audit(6)))
     await idle(second)
 

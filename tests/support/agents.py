@@ -164,12 +164,12 @@ class Agent:
     """The stored document's."""
 
     def take(self, document: WantedDocument) -> None:
-        """Stores a document as an agent does: an older one is refused; entries of another machine
+        """Stores a document as an agent does: one not newer is refused; entries of another machine
         or boot are not accepted; an end whose entry left the document is forgotten."""
         token = list(document["token"])
         if self.applied is not None:
             known = (self.applied["token"], self.applied["revision"])
-            if (token, document["revision"]) < known:
+            if (token, document["revision"]) <= known:
                 return
         is_restored = self._adopt(document)
         self.applied = {"token": token, "revision": document["revision"]}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from gpuyard import codec, subjects
-from gpuyard.messages import MAX_WANTED_BYTES, JobDocument, NodeDocument
+from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, JobState
 from gpuyard_coordinator.core import documents, ledger
@@ -30,8 +30,7 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
     for job in cluster.jobs.values():
         _check_attempts(job, is_restored=is_restored)
         data = codec.encode(documents.job_document(job))
-        tenant = cluster.tenants.get(job.tenant)
-        read = documents.job_from_document(cast(JobDocument, codec.decode(data)), tenant)
+        read = documents.read_job(data, cluster.tenants)
         assert _comparable(read) == _comparable(job)
     _check_use(cluster)
 

@@ -8,6 +8,8 @@ import pytest
 from gpuyard import codec, subjects
 from gpuyard.bus import Bus, PubAck, Publication, read_last_values
 from gpuyard.messages import Token
+from gpuyard_coordinator.store.records import read_commit_record
+from gpuyard_coordinator.store.replay import replay
 
 
 async def lead(bus: Bus) -> Token:
@@ -38,6 +40,19 @@ async def committed(bus: Bus) -> dict[str, bytes]:
             keys.pop(write["key"], None)
             if write["data"] is not None:
                 keys[write["key"]] = write["data"]
+    return keys
+
+
+async def as_read(bus: Bus) -> dict[str, bytes]:
+    """As `committed`, but by what the coordinator itself replays with."""
+    jetstream = bus.jetstream
+    record = await jetstream.last(subjects.STATE_STREAM, subjects.state(subjects.COMMIT_KEY))
+    logs = await read_last_values(jetstream, subjects.STATE_STREAM, [subjects.state("wal.>")])
+    keys = {key: d for key, d in (await stored_keys(bus)).items() if not key.startswith("wal.")}
+    for write in replay(logs, read_commit_record(record)).writes():
+        keys.pop(write.key, None)
+        if write.data is not None:
+            keys[write.key] = write.data
     return keys
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from gpuyard import codec
 from gpuyard.errors import InvalidJob
-from gpuyard.messages import JobDocument, NodeDocument
+from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
@@ -35,7 +35,6 @@ from gpuyard_coordinator.core.events import (
 )
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
-from gpuyard_coordinator.core.recovery import recover
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now, Settings
 from gpuyard_coordinator.core.why import why
 from gpuyard_coordinator.submissions import read_submission
@@ -50,6 +49,7 @@ from tests.support.agents import (
     gpu_uuid,
     node_facts,
 )
+from tests.support.rebuilt import rebuilt
 
 TENANT = "default"
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,14 +89,13 @@ class Stored:
 
     def recovered(self, token: tuple[int, int], now: Now) -> Cluster:
         """The state of a leader that starts from here."""
-        return recover(
+        return rebuilt(
             yard="yard01",
             token=token,
-            settings=Settings(),
-            jobs=[cast(JobDocument, codec.decode(data)) for data in self.jobs.values()],
-            nodes=[cast(NodeDocument, codec.decode(data)) for data in self.nodes.values()],
-            tenants=[codec.decode(data) for data in self.tenants.values()],
-            mix=None if self.mix is None else codec.decode(self.mix),
+            jobs=self.jobs.values(),
+            nodes=self.nodes.values(),
+            tenants=self.tenants.values(),
+            mix=self.mix,
             now=now,
         )
 
@@ -323,7 +322,7 @@ class Yard:
     def job(self, id: str = "j", *, tenant: str = TENANT) -> Job:
         """The job, live or as its kept record has it."""
         live = self.cluster.jobs.get((tenant, id))
-        return live or documents.job_from_document(self.done(id, tenant=tenant))
+        return live or documents.read_job(self.store.done[tenant, id], {})
 
     def done(self, id: str = "j", *, tenant: str = TENANT) -> JobDocument:
         return cast(JobDocument, codec.decode(self.store.done[tenant, id]))

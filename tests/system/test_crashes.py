@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from gpuyard import Client
+from tests.support.processes import is_alive
 from tests.support.running_yard import RunningYard, eventually
 
 
@@ -74,6 +75,31 @@ def test_agent_killed_its_jobs_go_on_and_their_ends_are_reported(yard: RunningYa
     assert client.wait("goes-on", timeout_s=20).state == "succeeded"
     assert set(starts(yard.directory).values()) == {1}
     assert all(len(job.view.get("attempts", [1])) == 1 for job in client.jobs(all=True))
+
+
+def test_a_forgotten_node_that_is_back_ends_what_was_given_up_and_takes_new_work(
+    yard: RunningYard,
+) -> None:
+    agent = yard.agent("n", simulate="1")
+    client = yard.ready()
+    for number in range(3):
+        client.submit(slow_job(yard.directory, f"before-{number}", seconds=0))
+        assert client.wait(f"before-{number}", timeout_s=20).state == "succeeded"
+    pid_file = yard.directory / "pid"
+    script = f"echo $$ > {pid_file}; while :; do sleep 0.1; done"
+    client.submit({"id": "left", "image": "none", "command": ["sh", "-c", script]})
+    pid = int(eventually(lambda: pid_file.exists() and pid_file.read_text()))
+    name = str(client.job("left").view["node"])
+    agent.kill()
+    eventually(lambda: client.node(name)["state"] in ("suspect", "lost"))
+    client.forget(name)
+    assert client.job("left").reason == "node_lost"
+    agent.start()
+
+    client.submit(slow_job(yard.directory, "after", seconds=0))
+
+    assert client.wait("after", timeout_s=30).state == "succeeded"
+    eventually(lambda: not is_alive(pid), what="the end of the attempt that was given up")
 
 
 def test_simulated_jobs_outlive_their_agent(yard: RunningYard) -> None:

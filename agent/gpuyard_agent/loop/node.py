@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from gpuyard.messages import VERSION, AttemptReport, Beat, LogChunk, LogsReply
+from gpuyard.messages import VERSION, AttemptReport, Beat, LogChunk, LogsReply, Token
 from gpuyard.model.node import NodeReason
 from gpuyard_agent.core import intake
 from gpuyard_agent.core.document import Document, parse_document, parse_token
@@ -80,6 +80,7 @@ class NodeAgent:
         self._dirty: set[AttemptKey] = set()
         self._is_scheduled = False
         self._pending: Document | None = None
+        self._refused: tuple[Token, int] | None = None
         self._unexpected_since: dict[AttemptKey, int] = {}
         self._last_shout = float("-inf")
         self._broken: str | None = None
@@ -212,9 +213,7 @@ class NodeAgent:
             return
         records = intake.document_records(self.memory, document, self.here())
         if isinstance(records, intake.Refused):
-            if records is intake.Refused.LOWER_TOKEN:
-                self.tokens_refused += 1
-                self.log.warning("document refused", why=str(records), token=document.token)
+            self._note_refused(document, records)
             return
         if not self.write(*records):
             return
@@ -224,6 +223,14 @@ class NodeAgent:
         self._dirty.update(self.memory.attempts)
         self._turn()
         self.changed()
+
+    def _note_refused(self, document: Document, why: intake.Refused) -> None:
+        """Told once of each; that the applied one comes again is no news."""
+        self.tokens_refused += why is intake.Refused.LOWER_TOKEN
+        order, applied = document.order, self.memory.applied
+        if order not in (applied, self._refused):
+            self._refused = order
+            self.log.warning("document refused", why=str(why), order=order, applied=applied)
 
     def _is_of(self, yard: str) -> bool:
         """True where the yard is ours; a node that has none yet, or nothing left of its old one,

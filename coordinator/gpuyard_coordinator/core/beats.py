@@ -107,7 +107,7 @@ def _join(cluster: Cluster, beat: Beat, effects: Effects) -> Node:
         boot_id=beat["boot_id"],
         facts=beat["facts"],
         generation=-1,
-        revision=1,
+        revision=cluster.revision_retired + 1,
     )
     cluster.nodes[node.name] = node
     adoption.join(cluster, node, beat)

@@ -76,6 +76,9 @@ class Cluster:
     """Nodes whose drain has a deadline."""
     forgetting: set[str] = field(default_factory=set)
     """Nodes whose attempts are being ended on an operator's word."""
+    revision_retired: int = 0
+    """The highest revision of a wanted document that this leader told a node since forgotten. A
+    node that joins starts above it: its agent may be a forgotten one, and refuses what is older."""
     shrank: bool = False
     """A node went or changed: jobs may be kept off the only nodes that are left to them."""
     untold: set[str] = field(default_factory=set)

@@ -53,7 +53,9 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
 
 def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
     """The same with each node's answer."""
-    found, hit = verdicts(cluster, shape), binding_limit(cluster, shape)
+    hit = binding_limit(cluster, shape)
+    # A limit that binds whatever the node is no node's fault.
+    found = verdicts(cluster, shape, is_limited=hit is None)
     is_possible = filters.could_ever_run(cluster, shape)
     if hit is not None:
         is_impossible = hit.is_impossible or not is_possible
@@ -108,16 +110,21 @@ class RecentWords:
         return found
 
 
-def verdicts(cluster: Cluster, shape: Shape) -> dict[str, NodeVerdict | None]:
+def verdicts(
+    cluster: Cluster, shape: Shape, *, is_limited: bool = True
+) -> dict[str, NodeVerdict | None]:
     """Every node's answer, by name."""
-    return {name: why_not(cluster, cluster.nodes[name], shape) for name in sorted(cluster.nodes)}
+    nodes = [cluster.nodes[name] for name in sorted(cluster.nodes)]
+    return {node.name: why_not(cluster, node, shape, is_limited=is_limited) for node in nodes}
 
 
-def why_not(cluster: Cluster, node: Node, shape: Shape) -> NodeVerdict | None:
-    """Why a node does not take a shape now, with what its tenant's limits leave; None if it
-    would."""
+def why_not(
+    cluster: Cluster, node: Node, shape: Shape, *, is_limited: bool = True
+) -> NodeVerdict | None:
+    """Why a node does not take a shape now; None if it would. `is_limited`: its tenant's limits
+    count, by what the GPUs would be that it grants there."""
     verdict = filters.why_not(node, shape, cluster.settings)
-    if verdict is None and limit_on(cluster, node, shape) is not None:
+    if verdict is None and is_limited and limit_on(cluster, node, shape) is not None:
         return NodeVerdict(node.name, V.QUOTA_ON_MODEL)
     if verdict is None and cluster.reservations.is_for_others(node.name, shape):
         return NodeVerdict(node.name, V.RESERVED_FOR_OTHER)

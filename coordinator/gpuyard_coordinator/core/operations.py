@@ -127,6 +127,7 @@ def go_on_forgetting(cluster: Cluster, now: Now, effects: Effects) -> None:
 def _remove(cluster: Cluster, node: Node, effects: Effects) -> None:
     name = node.name
     del cluster.nodes[name]
+    cluster.revision_retired = max(cluster.revision_retired, node.revision)
     cluster.beat_order.pop(name, None)
     for kept in (cluster.forgetting, cluster.draining, cluster.aside):
         kept.discard(name)

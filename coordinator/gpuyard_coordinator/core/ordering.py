@@ -41,6 +41,20 @@ class Queue:
         self.waiting[job.tenant] += 1
         self.fresh.add(job.shape)
 
+    def add_all(self, jobs: Iterable[Job]) -> None:
+        """As `add` for each, by sorting once."""
+        shapes = set()
+        for job in jobs:
+            order = job.order
+            self.by_shape.setdefault(job.shape, []).append(order)
+            self._all.append(order)
+            self.waiting[job.tenant] += 1
+            shapes.add(job.shape)
+        for shape in shapes:
+            self.by_shape[shape].sort()
+        self._all.sort()
+        self.fresh |= shapes
+
     def park(self, job: Job) -> None:
         """Counts a job as waiting and keeps it from the planner, until it is added."""
         self.discard(job)

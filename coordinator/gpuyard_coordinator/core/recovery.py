@@ -1,21 +1,21 @@
 """The yard from what is stored: whole at first, then document by document, in order of commits.
 
 A standby takes what the leader commits as it comes; once it leads, `assume` makes the rest as it is
-for every new leader. Recovering is taking all documents and assuming the lead. Documents that stand
-for one commit are taken nodes and tenants first, since jobs are entered in the nodes' books.
+for every new leader. Documents that stand for one commit are taken nodes and tenants first, since
+jobs are entered in the nodes' books.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from gpuyard.messages import Beat, JobDocument, NodeDocument, Token
+from gpuyard.messages import Beat, NodeDocument, Token
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import NodeFacts
 from gpuyard.model.states import HOLDING_STATES
 from gpuyard_coordinator.core import beats, documents, ledger, takeover, tenancy
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.mix import Mix
-from gpuyard_coordinator.core.state import Attempt, Node, Now, Settings
+from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
 
 _MALFORMED = (KeyError, TypeError, ValueError)
 _HEARD_OF_A_NODE: Final = (
@@ -44,34 +44,6 @@ _NOTHING_KNOWN: NodeFacts = {
     "links": [],
     "missing": [],
 }
-
-
-def recover(
-    *,
-    yard: str,
-    token: Token,
-    settings: Settings,
-    jobs: Iterable[JobDocument],
-    nodes: Iterable[NodeDocument],
-    tenants: Iterable[Mapping[str, Any]] = (),
-    mix: Mapping[str, Any] | None = None,
-    now: Now,
-) -> Cluster:
-    """Every held attempt holds again; every node counts from `now` and must beat before work.
-
-    A document that cannot be understood stays in the bucket and is named in `unreadable`.
-    """
-    cluster = Cluster(yard=yard, token=token, settings=settings)
-    if mix is not None:
-        take_mix(cluster, mix)
-    for tenant in tenants:
-        take_tenant(cluster, tenant)
-    for stored in nodes:
-        take_node(cluster, stored)
-    for document in jobs:
-        take_job(cluster, document)
-    assume(cluster, token, now)
-    return cluster
 
 
 def assume(cluster: Cluster, token: Token, now: Now) -> None:
@@ -161,24 +133,34 @@ def _remove_node(cluster: Cluster, name: str) -> None:
     cluster.nodes_changed.add(name)
 
 
-def take_job(cluster: Cluster, document: JobDocument) -> None:
-    """A job that is not over, as it was stored; it waits, or its attempt holds its grant."""
-    try:
-        job = documents.job_from_document(document, cluster.tenants.get(document["tenant"]))
-    except _MALFORMED as fault:
-        cluster.unreadable.append(f"job {document.get('id')}: {fault!r}")
-        return
+def take_job(cluster: Cluster, data: bytes) -> None:
+    """A job that is not over, as it was stored; it waits, or its attempt holds its grant.
+
+    Raises as `documents.read_job` where it cannot be understood.
+    """
+    job = load_job(cluster, data)
+    if job.state not in HOLDING_STATES:
+        cluster.queue.add(job)
+
+
+def load_job(cluster: Cluster, data: bytes) -> Job:
+    """As `take_job`, but for the queue: `fill_queue` is to be called once all are loaded."""
+    job = documents.read_job(data, cluster.tenants)
     if job.key not in cluster.jobs and job.submit_seq >= cluster.priced.next_submit_seq:
         cluster.mix.observe(job.shape, job.submit_seq)
     _take_out(cluster, job.key)
     cluster.forget_done(job.key)
     cluster.jobs[job.key] = job
     cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1)
-    if job.state not in HOLDING_STATES:
-        cluster.queue.add(job)
-        return
-    attempt = job.attempts[-1]
-    ledger.hold(cluster, _node_of(cluster, attempt), job, attempt)
+    if job.state in HOLDING_STATES:
+        attempt = job.attempts[-1]
+        ledger.hold(cluster, _node_of(cluster, attempt), job, attempt)
+    return job
+
+
+def fill_queue(cluster: Cluster) -> None:
+    """All jobs that wait, in one sort: to enter a hundred thousand one by one moves each as often."""
+    cluster.queue.add_all(job for job in cluster.jobs.values() if job.state not in HOLDING_STATES)
 
 
 def hear(cluster: Cluster, beat: Beat, now: Now) -> None:

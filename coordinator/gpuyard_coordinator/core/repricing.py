@@ -7,7 +7,7 @@ replays the events or leads next therefore has the same prices from there on, pr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.events import MixPriced
@@ -21,7 +21,7 @@ class Repricing:
     placer: Placer
     _mix: Mix | None = None
     """The copy that is priced now."""
-    _work: Iterator[None] = iter(())
+    _work: Iterator[None] = field(default_factory=lambda: iter(()))
 
     @property
     def is_busy(self) -> bool:

@@ -1,4 +1,4 @@
-"""The state in the bucket: one snapshot at take-over, then one fenced message per commit.
+"""The state in the bucket: one fenced message per commit.
 
 A commit is one message on a key of its own, a log record, which lists the writes of the turn. A
 checkpoint moves what the records say to the keys that are written about, many commits at a time,
@@ -12,6 +12,6 @@ resolved by reading one key, and a copy of it that turns up late is refused.
 
 from gpuyard_coordinator.store.bucket import Fenced, Store
 from gpuyard_coordinator.store.records import MAX_WRITES, Write, delete, put
-from gpuyard_coordinator.store.snapshot import Snapshot
+from gpuyard_coordinator.store.replay import Unpublished
 
-__all__ = ["MAX_WRITES", "Fenced", "Snapshot", "Store", "Write", "delete", "put"]
+__all__ = ["MAX_WRITES", "Fenced", "Store", "Unpublished", "Write", "delete", "put"]

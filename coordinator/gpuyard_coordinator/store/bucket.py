@@ -37,7 +37,7 @@ from gpuyard_coordinator.store.records import (
     read_commit_record,
     wal_publication,
 )
-from gpuyard_coordinator.store.snapshot import LIVE, Snapshot, replay, snapshot_of
+from gpuyard_coordinator.store.replay import Unpublished, replay, unpublished
 
 CHECKPOINT_IDLE_S: Final = 0.2
 CHECKPOINT_AGE_S: Final = 1.0
@@ -93,25 +93,17 @@ class Store:
         """When the oldest and the newest of what is pending was committed."""
         self._put_off_until = 0.0
 
-    async def snapshot(self) -> Snapshot:
-        """Everything live, complete up to the take-over when called after `acquire`.
+    async def take_over(self) -> Unpublished:
+        """What earlier leaders left to publish, complete when called after `acquire`; all else of
+        the state is for one who has followed that.
 
         Raises RemoteProtocolError where a commit that is not in the bucket cannot be read.
         """
         # Log records first: what a checkpoint moves meanwhile is then seen in both places.
         record, pending = await self._read_commits()
-        if self._token is not None and not self._has_begun:
-            self._begin(record, pending.copy())
-        stored = await self._read(LIVE)
-        return snapshot_of(stored, pending, self._epoch)
-
-    async def take_over(self) -> Snapshot:
-        """What an earlier leader left to publish, and nothing else of the state: for one who has
-        followed that."""
-        record, pending = await self._read_commits()
         if not self._has_begun:
             self._begin(record, pending.copy())
-        return snapshot_of(await self._read(["out"]), pending, self._epoch, kinds=("out",))
+        return unpublished(await self._read("out"), pending, self._epoch)
 
     async def commit(self, writes: Sequence[Write]) -> int:
         """Write all or nothing, and return the sequence of the message that decided it.
@@ -370,7 +362,7 @@ class Store:
 
     async def _read_commits(self) -> tuple[CommitRecord, Pending]:
         record = await self._read_record()
-        return record, replay(await self._read(["wal"]), record)
+        return record, replay(await self._read("wal"), record)
 
     async def _read_record(self) -> CommitRecord:
         return read_commit_record(await self._last(subjects.COMMIT_KEY))
@@ -378,9 +370,9 @@ class Store:
     async def _last(self, key: str) -> Stored | None:
         return await self._jetstream.last(subjects.STATE_STREAM, subjects.state(key))
 
-    async def _read(self, prefixes: Sequence[str]) -> list[Stored]:
-        wildcards = [subjects.state(f"{prefix}.>") for prefix in prefixes]
-        return await read_last_values(self._jetstream, subjects.STATE_STREAM, wildcards)
+    async def _read(self, prefix: str) -> list[Stored]:
+        wildcard = subjects.state(f"{prefix}.>")
+        return await read_last_values(self._jetstream, subjects.STATE_STREAM, [wildcard])
 
 
 def _is_small(writes: Sequence[Write]) -> bool:

@@ -1,6 +1,7 @@
 """The first connect: what to dial, with which secret, and one clear line when it fails."""
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, Final
 import nats.errors
 from nats.aio.client import Client
 
+from gpuyard import small_files
 from gpuyard.bus.parsing import DirectClient
 from gpuyard.errors import BusTooOld, LocalProtocolError, Unavailable
 
@@ -21,6 +23,8 @@ RECONNECT_WAIT_S: Final = 0.5
 PING_EVERY_S: Final = 5
 CLOSE_TIMEOUT_S: Final = 2.0
 RESETS_REFUSED: Final = 2
+_CONNECT_FAILED: Final = re.compile(r"\[Errno (\d+)\] Connect call failed \(.*?\)+")
+"""How asyncio words every failure to connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +176,12 @@ def _tls(ca: Path) -> ssl.SSLContext:
 def _secret(path: Path) -> dict[str, Any]:
     """A file with an nkey seed, or a `.creds` file with a JWT and a seed."""
     try:
-        text = path.read_text()
+        text = small_files.read_text(path)
     except OSError as fault:
-        raise Unavailable(f"the credentials file {path} cannot be read: {fault}") from fault
+        told = fault.strerror or fault
+        raise Unavailable(f"the credentials file {path} cannot be read: {told}") from fault
+    except UnicodeDecodeError as fault:
+        raise Unavailable(f"the credentials file {path} holds no credentials") from fault
     if "BEGIN NATS USER JWT" in text:
         return {"user_credentials": str(path)}
     return {"nkeys_seed_str": text.strip()}
@@ -202,5 +209,12 @@ def _check_version(target: Target, client: Client) -> None:
 
 
 def _line(fault: BaseException) -> str:
-    text = " ".join(str(fault).split()).strip("'")
-    return text.removeprefix("nats: ") or type(fault).__name__
+    """The fault in words: without Python's, and each once where a name has several addresses."""
+    text = " ".join(str(fault).split()).removeprefix("nats: ").strip("'")
+    if isinstance(fault, TimeoutError) and text in ("", "timeout"):
+        return "timed out"
+    if not isinstance(fault, OSError):
+        return text or type(fault).__name__
+    text = re.sub(_CONNECT_FAILED, lambda match: os.strerror(int(match[1])).lower(), text)
+    text = re.sub(r"\[Errno -?\d+\] ", "", text.removeprefix("Multiple exceptions: "))
+    return ", ".join(dict.fromkeys(text.split(", "))) or type(fault).__name__

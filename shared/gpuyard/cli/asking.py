@@ -1,4 +1,8 @@
-"""Questions before something that cannot be taken back."""
+"""Questions before something that cannot be taken back.
+
+They are asked outside of any event loop: inside of one, Ctrl-C would only be noted for its next
+turn, and the question stay.
+"""
 
 import click
 
@@ -12,4 +16,9 @@ def confirmed(question: str, *, otherwise: str, yes: bool) -> bool:
         return True
     if not is_interactive():
         raise UsageFault(f"{otherwise}; -y says yes where nobody can be asked")
-    return click.confirm(question, err=True)
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        # The line of the question ends here, not where the shell writes next.
+        click.echo(err=True)
+        raise

@@ -59,7 +59,7 @@ def events(id: str | None, follow: bool, kinds: tuple[str, ...], all_tenants: bo
 
 
 def _wanted(kinds: tuple[str, ...]) -> set[str]:
-    wanted = {kind.strip() for text in kinds for kind in text.split(",") if kind.strip()}
+    wanted = {kind.strip() for text in kinds for kind in text.split(",")}
     for kind in sorted(wanted):
         if kind not in KINDS:
             near = nearest(kind, KINDS) or f"; the kinds are {', '.join(KINDS)}"

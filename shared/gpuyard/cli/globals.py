@@ -1,14 +1,24 @@
 """The options that every command takes, before its name or after it."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
 from gpuyard.cli.completing import context_names, tenant_names
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_MAY_BE_EMPTY: Final = frozenset({"command", "entrypoint", "reason"})
+"""Parameters whose empty text says something, as with docker."""
+_INSTEAD_OF_EMPTY: Final = {
+    "--gpus": "write --gpus 0 for none",
+    "ID": "a job's id or name is needed",
+    "IMAGE": "an image is needed",
+    "NAME": "a name is needed",
+}
 
 
 @dataclass(slots=True)
@@ -26,13 +36,17 @@ class Globals:
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    refuse_empty(param, value)
     # Given before the command's name and not after it, an option keeps what it was given.
     if value and param.name:
         setattr(ctx.ensure_object(Globals), param.name, value)
 
 
 def global_options(function: F) -> F:
-    """Adds the options; their values are in the context's `Globals`, not in the arguments."""
+    """Adds the options; their values are in the context's `Globals`, not in the arguments.
+
+    No option or argument of the command may be an empty text, as an unset variable leaves it.
+    """
     flags: list[tuple[tuple[str, ...], dict[str, Any]]] = [
         (("--json",), {"is_flag": True, "help": "JSON on stdout."}),
         (("-q", "--quiet"), {"is_flag": True, "help": "Ids or nothing, where that makes sense."}),
@@ -48,9 +62,33 @@ def global_options(function: F) -> F:
         (("--no-color",), {"is_flag": True, "help": "No colours."}),
         (("--debug",), {"is_flag": True, "help": "Tracebacks and the log of the connection."}),
     ]
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **values: Any) -> Any:
+        for param in click.get_current_context().command.params:
+            refuse_empty(param, values.get(param.name or ""))
+        return function(*arguments, **values)
+
+    wrapped = cast(F, checked)
     for names, options in reversed(flags):
-        function = click.option(*names, expose_value=False, callback=_keep, **options)(function)
-    return function
+        wrapped = click.option(*names, expose_value=False, callback=_keep, **options)(wrapped)
+    return wrapped
+
+
+def refuse_empty(param: click.Parameter, value: Any) -> None:
+    """Raises UsageError where a value is an empty text: left out, it would mean something else."""
+    is_empty = value == "" or (isinstance(value, tuple) and "" in value)
+    if not is_empty or param.name in _MAY_BE_EMPTY:
+        return
+    is_option = isinstance(param, click.Option)
+    # An argument's name as its usage shows it, without what says that there may be more or none.
+    name = max(param.opts, key=len) if is_option else param.make_metavar(_context()).strip("[]…")
+    advice = _INSTEAD_OF_EMPTY.get(name, "give it a value, or leave it out")
+    raise click.UsageError(f"{name} is empty; {advice}")
+
+
+def _context() -> click.Context:
+    return click.get_current_context()
 
 
 def current() -> Globals:

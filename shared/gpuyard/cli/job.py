@@ -7,7 +7,7 @@ import click
 
 from gpuyard.cli.completing import job_ids
 from gpuyard.cli.globals import current, global_options
-from gpuyard.cli.jobs import gpus_text, state_text, why_text
+from gpuyard.cli.jobs import gpus_text, state_text, user_text, why_text
 from gpuyard.cli.render import View, age, json_object, local_time, mib, parse_time, plain, span
 from gpuyard.cli.streams import write
 
@@ -74,12 +74,11 @@ def fields(pairs: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _facts(view: View) -> list[tuple[str, str]]:
-    verified = "" if view["user_verified"] else " (not verified)"
     return [
         ("Job", view["id"]),
         ("Name", view["name"] or ""),
         ("Tenant", view["tenant"]),
-        ("User", f"{view['user']}{verified}"),
+        ("User", _user(view)),
         ("State", state_text(view)),
         ("Why", why_text(view)),
         ("Exit code", "" if view["exit_code"] is None else str(view["exit_code"])),
@@ -99,6 +98,11 @@ def _facts(view: View) -> list[tuple[str, str]]:
         ("Started", _time(view["started_at"])),
         ("Ended", _time(view["ended_at"])),
     ]
+
+
+def _user(view: View) -> str:
+    name = user_text(view)
+    return name if view["user_verified"] or name == "-" else f"{name} (not verified)"
 
 
 def _time(text: str | None) -> str:

@@ -11,6 +11,7 @@ from gpuyard.cli.ending import UsageFault
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.progress import short_id
 from gpuyard.cli.render import Column, View, age, parse_time, show_list
+from gpuyard.subjects import UNKNOWN_USER
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -33,6 +34,8 @@ SORTS: Final = {
     "state": "state",
     "name": "name",
 }
+
+_STRANGE: Final = "no jobs: tenant {} has no document and no unfinished job; see 'gpuyard tenants'"
 
 
 @click.command()
@@ -77,6 +80,11 @@ def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
         found: list[View] = [view async for view in client.api.items("jobs", query, limit=limit)]
         return sort_jobs(found, values["sort"])[: values["limit"]]
 
+    async def listed(client: "AsyncClient") -> tuple[list[View], str]:
+        found = await fetch(client)
+        is_strange = not found and not values["all_tenants"] and await _is_strange(client)
+        return found, _STRANGE.format(client.config.tenant) if is_strange else empty
+
     async def follow(client: "AsyncClient") -> None:
         from gpuyard.cli.watch import Watched, watch
 
@@ -97,8 +105,19 @@ def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
     if is_watching:
         with_yard(settings, follow, as_operator=values["all_tenants"])
         return
-    found = with_yard(settings, fetch, as_operator=values["all_tenants"])
-    show_list(found, job_columns(is_mixed), settings, key="id", wide=wide, empty=empty)
+    found, told = with_yard(settings, listed, as_operator=values["all_tenants"])
+    show_list(found, job_columns(is_mixed), settings, key="id", wide=wide, empty=told)
+
+
+async def _is_strange(client: "AsyncClient") -> bool:
+    """Whether the client's tenant has neither a document nor an unfinished job."""
+    from gpuyard.errors import UnknownThing
+
+    try:
+        await client.tenant()
+    except UnknownThing:
+        return True
+    return False
 
 
 async def _last_view(client: "AsyncClient", job: View) -> View:
@@ -126,7 +145,7 @@ def job_query(values: dict[str, Any], now: datetime) -> dict[str, Any]:
 
 def chosen_states(texts: Sequence[str]) -> list[str]:
     """The states of `--state A,B --state C`; raises UsageFault for one that there is not."""
-    states = [state.strip() for text in texts for state in text.split(",") if state.strip()]
+    states = [state.strip() for text in texts for state in text.split(",")]
     for state in states:
         if state not in STATES:
             raise UsageFault(f"--state {state!r} is none; the states are {', '.join(STATES)}")
@@ -144,17 +163,19 @@ def sort_jobs(jobs: list[View], order: str | None) -> list[View]:
 
 
 def _since(text: str | None, now: datetime) -> str | None:
-    from gpuyard.cli.spec_texts import duration_s
+    from gpuyard.model.quantities import parse_duration_s
 
     if text is None:
         return None
-    then = parse_time(text)
-    if then is None:
-        then = now - timedelta(seconds=duration_s("--since", text) or 0)
-    if then.tzinfo is None:
+    try:
+        then = parse_time(text) or now - timedelta(seconds=parse_duration_s(text))
         # A date that a person typed is one of this machine's clock.
-        then = then.astimezone()
-    return then.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return then.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError) as fault:
+        raise UsageFault(
+            f"--since {text!r} is no time; write 90s, 30m, 2h, 1d, {now:%Y-%m-%d} or "
+            f"{now:%Y-%m-%dT%H:%M}"
+        ) from fault
 
 
 def job_columns(is_mixed: bool) -> Sequence[Column]:
@@ -165,7 +186,7 @@ def job_columns(is_mixed: bool) -> Sequence[Column]:
         Column("ID", lambda job: short_id(job["id"]), least=8),
         Column("NAME", lambda job: job["name"] or "-", least=8, drop=5),
         *tenant,
-        Column("USER", lambda job: job["user"], least=5, drop=7),
+        Column("USER", user_text, least=5, drop=7),
         Column("STATE", state_text, least=9),
         Column("GPUS", gpus_text, drop=3, is_right=True),
         Column("NODE", lambda job: job["node"] or "-", least=6, drop=4),
@@ -173,6 +194,11 @@ def job_columns(is_mixed: bool) -> Sequence[Column]:
         Column("IMAGE", lambda job: job["image"] or "-", drop=8, only_wide=True),
         Column("WHY", why_text, least=8, drop=1),
     ]
+
+
+def user_text(job: View) -> str:
+    """Whose job it is; `-` where the submission named nobody."""
+    return "-" if job["user"] == UNKNOWN_USER else str(job["user"])
 
 
 def state_text(job: View) -> str:

@@ -212,13 +212,14 @@ def _number(value: float | None) -> str:
 def gpu_columns(users: dict[str, str]) -> Sequence[Column]:
     return [
         Column("GPU", lambda gpu: str(gpu["index"]), least=3, is_right=True),
-        Column("MODEL", lambda gpu: gpu["name"] or "-", least=8, drop=4),
+        Column("MODEL", lambda gpu: gpu["name"] or "-", least=23, drop=3),
         Column("HEALTH", _health, least=7),
-        Column("MEMORY", _memory, least=8, drop=2),
+        Column("MEMORY", _memory, least=20, drop=2),
         Column("UTIL", lambda gpu: _unit(gpu["utilization_percent"], "%"), drop=5, is_right=True),
         Column("TEMP", lambda gpu: _unit(gpu["temperature_c"], "°C"), drop=6, is_right=True),
-        Column("HELD BY", lambda gpu: _holders(gpu, users), least=10),
-        Column("UUID", lambda gpu: gpu["uuid"], least=12, drop=3),
+        Column("HELD BY", lambda gpu: _holders(gpu, users), least=17),
+        # As narrow as a prefix that still names the GPU to --gpus device=.
+        Column("UUID", lambda gpu: gpu["uuid"], least=len("GPU-6a195a81…"), drop=4),
     ]
 
 

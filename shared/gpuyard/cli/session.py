@@ -1,7 +1,6 @@
 """One command's connection to its yard."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -33,7 +32,7 @@ async def connect(client: AsyncClient) -> None:
     except BusTooOld:
         raise
     except Unavailable as fault:
-        raise Unavailable(f"{_plain(str(fault))}; {_advice(client)}", code=fault.code) from fault
+        raise Unavailable(f"{fault}; {_advice(client)}", code=fault.code) from fault
 
 
 def with_yard(
@@ -53,11 +52,6 @@ def with_yard(
             await client.close()
 
     return asyncio.run(whole())
-
-
-def _plain(text: str) -> str:
-    """Without the way Python words a refused connection; the address stands before it already."""
-    return re.sub(r"\[Errno \d+\] Connect call failed \(.*?\)+", "connection refused", text)
 
 
 def _advice(client: AsyncClient) -> str:

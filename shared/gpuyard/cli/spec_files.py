@@ -6,23 +6,34 @@ since a reader would not get what the writer saw.
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
-from gpuyard import codec
+from gpuyard import codec, small_files
 from gpuyard.cli.ending import UsageFault
 from gpuyard.errors import RemoteProtocolError
 
-MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32
 MAX_ALIASES: Final = 100
 MAX_NODES: Final = 100_000
 MAX_DOCUMENTS: Final = 1000
+_YAML_ONLY: Final = {
+    "bytes": "binary data",
+    "date": "a date",
+    "datetime": "a date with a time",
+    "TimeStamp": "a date with a time",
+    "set": "a set",
+}
 
 
 def read_specs(path: str) -> list[dict[str, Any]]:
     """Every job of the file (`-` is stdin), one per YAML document; raises UsageFault."""
     return read_documents(path, "job", "image: …")
+
+
+def places(path: str, count: int) -> list[str]:
+    """Where each of the documents of a file stands, in words."""
+    shown = "stdin" if path == "-" else path
+    return [shown] if count == 1 else [f"{shown}: document {n}" for n in range(1, count + 1)]
 
 
 def read_documents(path: str, what: str, example: str) -> list[dict[str, Any]]:
@@ -48,14 +59,12 @@ def read_documents(path: str, what: str, example: str) -> list[dict[str, Any]]:
 def _read(path: str, shown: str) -> str:
     try:
         if path == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+            data = sys.stdin.buffer.read(small_files.MAX_BYTES + 1)
+            small_files.check_size(data)
         else:
-            with Path(path).open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
+            data = small_files.read_bytes(path)
     except OSError as fault:
         raise UsageFault(f"{shown}: {(fault.strerror or str(fault)).lower()}") from fault
-    if len(data) > MAX_BYTES:
-        raise UsageFault(f"{shown}: it has more than {MAX_BYTES} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
@@ -117,10 +126,8 @@ def _check(document: Any, shown: str, what: str) -> None:
             # Aliases count as often as they are used: that is what would be sent.
             raise UsageFault(f"{shown}: it is too large, or its aliases refer to themselves")
         if not isinstance(value, str | int | float | bool | None | list | dict):
-            kind = type(value).__name__
-            raise UsageFault(
-                f"{shown}: {path or 'it'} is a {kind}; put it in quotes to keep a text"
-            )
+            kind = _YAML_ONLY.get(type(value).__name__, "a value that only YAML has")
+            raise UsageFault(f"{shown}: {path or 'it'} is {kind}; put it in quotes to keep a text")
 
 
 def _walk(root: Any, what: str) -> Iterator[tuple[str, Any]]:

@@ -135,7 +135,7 @@ def _sizes_and_times(values: Values) -> dict[str, Any]:
         "gpus": spec_texts.gpus(values["gpus"]),
         "memory_mib": spec_texts.size_mib("--memory", values["memory"]),
         "shm_mib": spec_texts.size_mib("--shm-size", values["shm_size"]),
-        "max_runtime": spec_texts.duration_s("--time", values["max_runtime"]),
+        "max_runtime": spec_texts.duration("--time", values["max_runtime"]),
         "stop_grace": values["stop_timeout"],
     }
 

@@ -4,9 +4,9 @@ import csv
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
+from gpuyard import small_files
 from gpuyard.cli.ending import UsageFault
 from gpuyard.model.quantities import parse_duration_s, parse_size_mib
 
@@ -24,6 +24,12 @@ def size_mib(flag: str, text: str | None) -> int | None:
         raise UsageFault(f"{flag}: {fault}") from fault
 
 
+def duration(flag: str, text: str | None) -> str | None:
+    """The text as it stands, once it is known to be one: a refusal then shows what was written."""
+    duration_s(flag, text)
+    return text
+
+
 def duration_s(flag: str, text: str | None) -> float | None:
     if text is None:
         return None
@@ -38,6 +44,8 @@ def gpus(text: str | None) -> int | str | None:
     if text is None:
         return None
     cleaned = text.strip()
+    if not cleaned.strip("\"'"):
+        raise UsageFault("--gpus is empty; write --gpus 0 for none")
     if cleaned.isdigit():
         return int(cleaned)
     if not re.search(r"capabilities=|driver=|count=|options=", cleaned):
@@ -88,9 +96,9 @@ def instead_of_devices(value: str) -> str:
 def env_file(path: str, environ: Mapping[str, str]) -> dict[str, str]:
     """docker's format: a `NAME=VALUE` a line, values as they stand, `#` for comments."""
     try:
-        content = Path(path).read_text(encoding="utf-8")
+        content = small_files.read_text(path)
     except OSError as fault:
-        raise UsageFault(f"--env-file {path}: {fault.strerror}") from fault
+        raise UsageFault(f"--env-file {path}: {(fault.strerror or str(fault)).lower()}") from fault
     except UnicodeDecodeError as fault:
         raise UsageFault(f"--env-file {path}: it is not UTF-8") from fault
     lines = [line.lstrip() for line in content.splitlines()]

@@ -49,12 +49,34 @@ def many_specs(values: dict[str, Any]) -> list[dict[str, Any]]:
         return [flags]
     if image is not None:
         raise UsageFault("IMAGE and -f are both given; give one of them")
-    from gpuyard.cli.spec_files import read_specs
+    from gpuyard.cli.spec_files import places, read_specs
 
-    specs = [over_file(spec, flags) for path in files for spec in read_specs(path)]
+    found = [(path, read_specs(path)) for path in files]
+    specs = [over_file(spec, flags) for _, read in found for spec in read]
     if values["job_id"] and len(specs) > 1:
         raise UsageFault("--id names one job; the files hold several")
+    if len(specs) > 1:
+        _check_all(specs, [place for path, read in found for place in places(path, len(read))])
     return specs
+
+
+def _check_all(specs: list[dict[str, Any]], at: list[str]) -> None:
+    """Refuses all for what is wrong with one, so that a fault in the last leaves none handed in.
+
+    Of one job the yard says the same. Raises RequestError with the place of the first.
+    """
+    from gpuyard.client.submission import encoded, prepared
+    from gpuyard.errors import RequestError
+    from gpuyard.model.intake import parse_spec
+
+    for spec, place in zip(specs, at, strict=True):
+        try:
+            parse_spec(spec)
+            encoded(prepared(spec))
+        except RequestError as fault:
+            raise RequestError(
+                f"{place}: {fault}; none of the {len(specs)} jobs is handed in"
+            ) from fault
 
 
 def _submit(specs: list[dict[str, Any]], *, is_waiting: bool) -> int:

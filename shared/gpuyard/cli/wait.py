@@ -101,18 +101,18 @@ def cancel(
         raise UsageFault("name jobs by ID, or choose them by --all, --user or --state")
     chosen = _chosen_states(states)
 
-    async def work(client: "AsyncClient") -> int:
-        named = list(dict.fromkeys(ids))
-        if is_filtered:
-            found = client.jobs(state=chosen, user=user)
-            named = [job.id async for job in found]
-            if not named:
-                say("no unfinished job is meant")
-            if not _confirmed(len(named), yes=yes):
-                return 1
-        return await _cancel(client, named, reason, settings)
+    async def meant(client: "AsyncClient") -> list[str]:
+        return [job.id async for job in client.jobs(state=chosen, user=user)]
 
-    return with_yard(settings, work)
+    named = with_yard(settings, meant) if is_filtered else list(dict.fromkeys(ids))
+    if not named:
+        say("no unfinished job is meant")
+        if settings.json:
+            write("[]\n")
+        return 0
+    if is_filtered and not _confirmed(len(named), yes=yes):
+        return 1
+    return with_yard(settings, lambda client: _cancel(client, named, reason, settings))
 
 
 def _chosen_states(states: Sequence[str]) -> list[str]:
@@ -132,7 +132,7 @@ def _confirmed(count: int, *, yes: bool) -> bool:
 
     jobs = f"{count} job{'s' if count != 1 else ''}"
     otherwise = f"{jobs} would be cancelled"
-    return confirmed(f"Cancel {jobs}?", otherwise=otherwise, yes=yes or count == 0)
+    return confirmed(f"Cancel {jobs}?", otherwise=otherwise, yes=yes)
 
 
 async def _cancel(

@@ -95,7 +95,7 @@ def text(
     """The lines for a job that waits; with `rows`, nodes beyond a screenful are only counted."""
     verdict = found["verdict"] or {}
     head = list(_head(verdict, found["nodes"], tenant))
-    changes = [f"  {change['text']}" for change in found["changes"]]
+    changes = [f"  {change_text(change)}" for change in found["changes"]]
     tail = ["to start it:", *changes] if changes else []
     nodes = list(_node_lines(found["nodes"]))
     yield from head
@@ -161,13 +161,37 @@ def _node_lines(nodes: Sequence[View]) -> Iterator[str]:
         yield f"  {node['name'].ljust(width)}  {told}"
 
 
+def change_text(change: View) -> str:
+    """What to change, in the words that the job was asked for with."""
+    line = str(change.get("line") or "")
+    flag = _as_asked(line)
+    return str(change["text"]) if flag == line else f"drop {flag}"
+
+
+def _as_asked(value: Any) -> Any:
+    """`--gpu-model H200` for the line of `where` that this flag stands for; else the value."""
+    if not isinstance(value, str) or not value.startswith("gpu-name="):
+        return value
+    from shlex import quote
+
+    from gpuyard.model.where import from_gpu_model
+
+    globs = value.removeprefix("gpu-name=").split("|")
+    model = "|".join(dict.fromkeys(glob.removeprefix("*-").removesuffix("-*") for glob in globs))
+    try:
+        is_meant = from_gpu_model(model) == value
+    except ValueError:
+        return value
+    return f"--gpu-model {quote(model)}" if is_meant else value
+
+
 def reason_text(reason: View) -> str:
     """`insufficient_gpus (asked 4, has 2)`, `insufficient_memory (asked 8192 MiB, has 3072 MiB)`;
     what is unknown is left out."""
     unit = reason.get("unit")
     after = "" if unit in (None, "GPUs") else f" {unit}"
     parts = [
-        f"{word} {_number(reason[key])}{after}"
+        f"{word} {_number(_as_asked(reason[key]))}{after}"
         for word, key in (("asked", "asked"), ("has", "have"))
         if reason.get(key) is not None
     ]

@@ -7,8 +7,15 @@ from typing import Any, Final
 
 from gpuyard import subjects
 from gpuyard.bus import Bus, Message
-from gpuyard.errors import GpuyardError, RemoteProtocolError, Unavailable, error_from_wire
+from gpuyard.errors import (
+    GpuyardError,
+    RemoteProtocolError,
+    RequestError,
+    Unavailable,
+    error_from_wire,
+)
 from gpuyard.messages import VERSION
+from gpuyard.model.plain import unusable
 
 ERROR_HEADER: Final = "Nats-Service-Error-Code"
 TRY_S: Final = 2.0
@@ -92,6 +99,8 @@ class Api:
         """The answer as it came; raises what the yard refused, or `Unavailable`."""
         subject = subjects.api(self.tenant, self.user, operation)
         request = {"v": VERSION, **(body or {})}
+        if faults := list(unusable(request)):
+            raise RequestError("; ".join(map(str, faults)), field=faults[0].field)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + answer_s
         while True:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gpuyard import small_files
 from gpuyard.client.yard_file import find_yard
 from gpuyard.errors import GpuyardError
 from gpuyard.model import ids
@@ -235,7 +236,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     import tomllib  # here, since most callers have no file
 
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(small_files.read_text(path))
     except OSError as fault:
         raise ConfigError(f"{path} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:

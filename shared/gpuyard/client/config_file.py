@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from gpuyard import small_files
 from gpuyard.client.config import ConfigError, check_value, read_toml
 from gpuyard.model import ids
 
@@ -55,7 +56,7 @@ def _edit(
     lines: list[str] = []
     if path.exists():
         wanted = read_toml(path)
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = small_files.read_text(path).splitlines()
     meant(wanted)
     text = "\n".join(change(lines)) + "\n"
     try:

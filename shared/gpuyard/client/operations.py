@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from gpuyard.client import submission
 from gpuyard.client.answers import Applied, DryRun, Forgotten
 from gpuyard.client.api import Api
-from gpuyard.errors import RemoteProtocolError
+from gpuyard.errors import RemoteProtocolError, RequestError
+from gpuyard.model.plain import unusable
 
 if TYPE_CHECKING:
     from gpuyard.views import TenantView, WhyView
@@ -122,6 +123,8 @@ class Operations(ABC):
         It takes effect at once and ends no running job. With `dry_run` nothing changes. Raises
         RequestError with every fault of the document.
         """
+        if faults := list(unusable(document)):
+            raise RequestError("; ".join(map(str, faults)), field=faults[0].field)
         body = {"document": dict(document), "dry_run": dry_run}
         answer = await (await self.operator_api()).call("tenant-apply", body)
         tenant = cast("TenantView", _part(answer, "tenant"))

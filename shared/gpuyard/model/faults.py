@@ -1,12 +1,14 @@
 """What pydantic finds wrong with a document, in the yard's words and with the field's path."""
 
 import difflib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from gpuyard.errors import FieldFault
+from gpuyard.model.quantities import format_days
 
 _CODES: Final = {
     "missing": "required",
@@ -15,11 +17,12 @@ _CODES: Final = {
     "literal_error": "invalid",
     "string_pattern_mismatch": "invalid",
 }
-_WORDS: Final = {
+_TYPES: Final = {
     "string_type": "must be a text",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of a sensible size",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "bool_type": "must be true or false",
@@ -27,39 +30,115 @@ _WORDS: Final = {
     "list_type": "must be a list",
     "dict_type": "must be a map of names to values",
     "model_type": "must be a map of names to values",
-    "missing": "is required",
 }
+_BOUNDS: Final = {
+    "less_than_equal": ("le", "must be at most {}"),
+    "less_than": ("lt", "must be less than {}"),
+    "greater_than_equal": ("ge", "must be at least {}"),
+    "greater_than": ("gt", "must be more than {}"),
+    "string_too_short": ("min_length", "must have at least {} characters"),
+    "string_too_long": ("max_length", "must have at most {} characters"),
+    "too_short": ("min_length", "must have at least {} items"),
+    "too_long": ("max_length", "must have at most {} items"),
+}
+PATTERNS: Final = {
+    r"^/": "must be an absolute path, as /data",
+    r"^[^\s]+$": "must be without blanks",
+    r"^[a-z]+$": "must be lower-case letters",
+    r"^[A-Za-z_][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -, with no digit first",
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -",
+    r"^[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?$": "must be USER or USER:GROUP, as 1000:1000",
+    r"^[0-9]+[cg0-9.]*g\.[0-9]+gb(\+me)?$": "must be a MIG profile, as 1g.10gb",
+}
+"""Every pattern of a model's field, in words."""
+_LONGEST: Final = 60
+_ABSENT: Final = object()
 
 
-def faults_of(error: ValidationError, model: type[BaseModel]) -> Iterable[FieldFault]:
-    """One fault per field that is wrong, with the nearest name for an unknown one."""
+def faults_of(
+    error: ValidationError, model: type[BaseModel], given: Mapping[str, Any] | None = None
+) -> Iterable[FieldFault]:
+    """One fault per field that is wrong, with the nearest name for an unknown one.
+
+    With `given`, the document, values are shown as they were written, not as they were read.
+    """
     seen: set[str] = set()
-    for item in error.errors(include_url=False, include_context=False, include_input=True):
+    for item in error.errors(include_url=False, include_context=True, include_input=True):
         path = field_path(item["loc"])
         if path in seen:
             continue
         seen.add(path)
-        kind, given = item["type"], item.get("input")
+        kind = item["type"]
         nearest = _nearest(item["loc"], model) if kind == "extra_forbidden" else None
         yield FieldFault(
             field=path,
-            code=_CODES.get(kind, "wrong_type" if kind in _WORDS else "out_of_range"),
-            message=_message(kind, item["msg"], given),
+            code=_CODES.get(kind, "wrong_type" if kind in _TYPES else "out_of_range"),
+            message=_message(item, _written(given, item["loc"])),
             did_you_mean=nearest,
         )
 
 
-def _message(kind: str, text: str, given: Any) -> str:
+def _message(item: Mapping[str, Any], written: Any) -> str:
+    kind, text, context = item["type"], item["msg"], item.get("ctx") or {}
+    read = item.get("input")
     if kind == "extra_forbidden":
         return "unknown field"
-    if kind == "value_error":
-        return text.removeprefix("Value error, ")
     if kind == "missing":
-        return _WORDS[kind]
-    shown = repr(given) if len(repr(given)) <= 60 else repr(given)[:57] + "..."
-    if kind in _WORDS:
-        return f"{_WORDS[kind]}, not {shown}"
+        return "is required"
+    if kind == "value_error":
+        return str(text).removeprefix("Value error, ")
+    if kind == "string_too_short" and context.get("min_length") == 1:
+        return "must not be empty"
+    shown = _shown(read if written is _ABSENT else written)
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        return f"{words.format(_bound(context[key], read, written))}, not {shown}"
+    if kind == "literal_error":
+        return f"must be {str(context['expected']).replace(chr(39), '')}, not {shown}"
+    if kind == "string_pattern_mismatch":
+        words = PATTERNS.get(context["pattern"], "is not written as this field is")
+        return f"{words}, not {shown}"
+    if kind in _TYPES:
+        return f"{_TYPES[kind]}, not {shown}"
     return f"{text[:1].lower()}{text[1:]}, not {shown}"
+
+
+def _written(given: Any, location: Sequence[int | str]) -> Any:
+    """The value at a place of the document; what holds it, where it was written as a text."""
+    if given is None or "[key]" in location:
+        return _ABSENT
+    value = given
+    for part in location:
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        elif isinstance(value, Mapping | list) and not _is_mark(part):
+            return _ABSENT
+    return value
+
+
+def _is_mark(part: int | str) -> bool:
+    """True for what pydantic adds to a place by itself, as for one form of several."""
+    return isinstance(part, str) and (part in ("function-before", "dict") or "[" in part)
+
+
+def _bound(limit: Any, read: Any, written: Any) -> str:
+    """A limit in the unit that the value was written in."""
+    if not isinstance(written, str) or isinstance(read, str):
+        return f"{limit:g}" if isinstance(limit, float) and abs(limit) < 1e6 else f"{limit:.0f}"
+    return format_days(limit) if isinstance(read, float) else f"{limit} MiB"
+
+
+def _shown(value: Any) -> str:
+    """A value in the words of JSON and YAML, cut where it is long."""
+    if isinstance(value, str):
+        text = f"'{value}'" if value.isprintable() else ascii(value)
+    elif isinstance(value, bytes):
+        text = "binary data"
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def field_path(location: Iterable[int | str]) -> str:
@@ -68,7 +147,7 @@ def field_path(location: Iterable[int | str]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part not in ("[key]", "function-before", "dict") and "[" not in part:
+        elif not _is_mark(part):
             path += f".{part}" if path else part
     return path
 

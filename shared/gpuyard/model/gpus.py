@@ -86,7 +86,7 @@ def parse_gpus(text: str) -> GpuFields:
     """The request that a `--gpus` text means; raises ValueError with one clear line."""
     cleaned = text.strip().strip("\"'").strip()
     if not cleaned:
-        return {}
+        raise ValueError("it is empty; write 0 for none")
     if cleaned in ("0", "none"):
         return {"count": 0}  # said, unlike nothing, so no default of a tenant takes its place
     if cleaned == "all":
@@ -112,6 +112,8 @@ def _parse_share(text: str, parts: list[str]) -> GpuFields:
     for part in parts:
         if match := _PERCENT.fullmatch(part):
             share["core_percent"] = float(match[1])
+            if not 0 < share["core_percent"] <= 100:
+                raise ValueError(f"'{text}': a share is more than 0% of one GPU, and at most 100%")
         elif re.search(r"[a-zA-Z]$", part):
             try:
                 share["memory_mib"] = parse_size_mib(part)

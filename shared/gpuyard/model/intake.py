@@ -28,15 +28,22 @@ def parse_spec(body: Mapping[str, Any]) -> JobSpec:
     `dry_run`) are passed over: the subject says the tenant.
     """
     fields = {key: value for key, value in body.items() if key not in ("v", "tenant", "dry_run")}
-    if faults := list(unusable(fields)):
+    if faults := [*unusable(fields), *_unreadable(fields)]:
         raise InvalidJob(faults)
     try:
         spec = JobSpec.model_validate(fields)
     except ValidationError as error:
-        raise InvalidJob(list(faults_of(error, JobSpec))) from None
+        raise InvalidJob(list(faults_of(error, JobSpec, fields))) from None
     if later := list(_not_yet(spec)):
         raise InvalidJob(later)
     return spec
+
+
+def _unreadable(fields: Mapping[str, Any]) -> Iterable[FieldFault]:
+    """A name stands in lists and lines, where a line end or an escape would do harm."""
+    name = fields.get("name")
+    if isinstance(name, str) and not all(c.isprintable() for c in name):
+        yield FieldFault("name", "invalid", "holds a control character, which no line can show")
 
 
 @functools.cache

@@ -18,7 +18,7 @@ _SECONDS: Final = r"\d{1,12}(?:\.\d{1,9})?"
 _DURATION: Final = re.compile(
     rf"(?:(\d{{1,9}})d)?(?:(\d{{1,9}})h)?(?:(\d{{1,9}})m(?!s))?(?:({_SECONDS})s)?"
 )
-_CLOCK: Final = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d{1,2})(?::(\d{1,2}))?")
+_CLOCK: Final = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d)(?::([0-5]?\d))?")
 
 
 def parse_size_bytes(text: str) -> int:
@@ -64,3 +64,11 @@ def format_duration(seconds: float) -> str:
     """The kept form: seconds to the millisecond with their unit, as `14400s` or `1.5s`;
     `parse_duration_s` reads it back."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def format_days(seconds: float) -> str:
+    """A bound for people, in the largest unit that it is a whole number of: `3650d`, `6s`."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"

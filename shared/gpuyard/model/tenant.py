@@ -134,7 +134,7 @@ def parse_tenant(body: Mapping[str, Any]) -> TenantSpec:
     try:
         return TenantSpec.model_validate(fields)
     except ValidationError as error:
-        raise InvalidJob(list(faults_of(error, TenantSpec))) from None
+        raise InvalidJob(list(faults_of(error, TenantSpec, fields))) from None
 
 
 def _not_yet(fields: Mapping[str, Any]) -> Iterable[FieldFault]:

@@ -3,7 +3,7 @@
 from typing import cast
 
 from gpuyard import codec
-from gpuyard.messages import JobDocument, NodeDocument
+from gpuyard.messages import NodeDocument
 from gpuyard_coordinator.core import documents, recovery
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import Now, Settings
@@ -26,7 +26,7 @@ class Standby:
                 recovery.take_node(self.cluster, cast(NodeDocument, codec.decode(data)))
         for key, data in stored.jobs.items():
             if self._seen.jobs.get(key) != data:
-                recovery.take_job(self.cluster, cast(JobDocument, codec.decode(data)))
+                recovery.take_job(self.cluster, data)
         for key in self._seen.jobs.keys() - stored.jobs.keys():
             recovery.drop_job(self.cluster, key)
         for name in self._seen.nodes.keys() - stored.nodes.keys():

@@ -6,6 +6,7 @@ import pytest
 
 from gpuyard.errors import Conflict, RequestError, UnknownThing
 from gpuyard.model.states import NodeState, Scheduling
+from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.effects import MOST_KEYS, Effects
 from gpuyard_coordinator.core.events import NodeBeat, NodeOrder
@@ -345,6 +346,50 @@ def test_a_forgotten_node_that_is_back_is_told_to_stop_what_it_still_runs() -> N
     agent.reports.clear()
     yard.beat("a")
     assert yard.core_node("a").refused == set()
+
+
+def test_a_forgotten_node_that_is_back_takes_work_whatever_its_agent_had_applied() -> None:
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    for number in range(4):
+        yard.submit(f"before{number}", gpus=1)
+        yard.plan()
+        yard.cancel(f"before{number}")
+        yard.report(f"before{number}", state="ended", reason="cancelled")
+    yard.tick(31)
+    yard.forget("a")
+    agent.restart()
+
+    yard.spend(2)
+    yard.spend(2)
+    yard.submit("j", gpus=1)
+    assert yard.plan() == 1
+    yard.beat("a")
+
+    assert yard.states("j") == ["assigned"]
+    assert [key for key, report in agent.reports.items() if report["state"] == "accepted"] == [
+        ("default", "j", 1)
+    ]
+
+
+def test_what_a_forgotten_node_was_told_last_does_not_pass_for_the_present() -> None:
+    """The push was under way when the node was forgotten: it arrives once the node is back."""
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    agent.is_deaf = True
+    yard.submit("j", gpus=1)
+    yard.plan()
+    late = documents.wanted_document(yard.cluster, yard.core_node("a"))
+    yard.tick(31)
+    yard.forget("a")
+    yard.beat("a")
+    agent.take(late)
+    agent.is_deaf = False
+
+    outcome = yard.beat("a")
+
+    assert outcome and outcome.needs_wanted
+    assert agent.stops == {("default", "j", 1): "cancelled"}
 
 
 def test_an_agent_that_restarted_takes_nothing_before_it_has_proven_itself() -> None:

@@ -242,6 +242,36 @@ def test_a_large_gpu_that_the_limit_does_not_allow_leaves_the_small_one() -> Non
     assert yard.events("k")[-1]["message"] == "0/2 nodes fit: 2 quota_on_model"
 
 
+@pytest.mark.parametrize(
+    "limits", [{"gpus": 2}, {"running_jobs": 2}, {"gpus": 2, "gpu_memory_gib": 1000}]
+)
+@pytest.mark.parametrize("models", [None, ["*4090"]])
+@pytest.mark.parametrize("gpus", [1, "all", "8GiB", "50%,8GiB"])
+def test_a_limit_that_binds_wherever_a_job_goes_is_no_nodes_fault(
+    limits: dict[str, int], models: list[str] | None, gpus: int | str
+) -> None:
+    yard = Yard()
+    yard.node("full", gpus=2)
+    yard.submit("r0", gpus=1)
+    yard.submit("r1", gpus=1)
+    yard.plan()
+    for name in ("a", "b"):
+        yard.node(name, gpus=2)
+    yard.tenant(limits=limits, models=models)
+    yard.submit("j", gpus=gpus)
+    yard.plan()
+
+    why = yard.why()
+
+    assert why["verdict"] is not None and why["verdict"]["code"] == "quota_exceeded"
+    assert {node["name"]: node["fits"] for node in why["nodes"]} == {
+        "a": True,
+        "b": True,
+        "full": False,
+    }
+    assert "quota_on_model" not in why["verdict"]["counts"]
+
+
 def test_nodes_whose_gpus_the_limit_does_not_allow_say_so() -> None:
     yard = Yard()
     yard.tenant(limits={"gpu_memory_gib": 30})

@@ -1,7 +1,7 @@
 """The nodes as packing sees them: their rooms in the order of their names, and their keys."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,17 +30,27 @@ class Member:
     cordons: tuple[object, ...] = ()
     kinds: dict[str, int] = field(default_factory=dict)
     """By UUID, of all its GPUs."""
+    kind: int | None = None
+    """That of them all; None where they are of several or there are none."""
     guests: dict[str, int] = field(default_factory=dict)
     """By UUID, where shares are on a GPU: whose, by their number in the catalogue."""
     number: int = -1
     """Its place in the order of names; -1 until the fleet is sorted."""
 
-    def key(self) -> Key:
+    def key(self, alike: Sequence[int] = ()) -> Key:
+        """`alike` names the kind that stands for another one; that of the last ones for itself."""
         room = self.room
         if room is None or not room.takes_more:
             return NOWHERE
+        devices = tuple(sorted(self.devices(room, alike)))
+        return Key(max(0, room.cpu_milli or 0), len(room.node.gpus), devices)
+
+    def devices(self, room: Room, alike: Sequence[int] = ()) -> list[Device]:
+        """Those with room, in the order of their index."""
         devices = [self._device(room, uuid, m) for uuid, m in room.free_milli.items() if m > 0]
-        return Key(max(0, room.cpu_milli or 0), len(room.node.gpus), tuple(sorted(devices)))
+        if self.kind is not None and self.kind < len(alike) and alike[self.kind] != self.kind:
+            devices = [device._replace(kind=alike[self.kind]) for device in devices]
+        return devices
 
     def find(self, taken: tuple[Device, ...]) -> list[str]:
         """UUIDs of devices of the key, in the order of their index: of several free ones the best
@@ -49,17 +59,27 @@ class Member:
         if room is None or not taken:
             return []
         if len(taken) == 1:
-            (device,) = taken
-            for uuid, milli in room.free_milli.items():
-                if milli == device.milli and self._device(room, uuid, milli) == device:
-                    return [uuid]
+            return [self._first(room, taken[0])]
         free = [u for u, milli in room.free_milli.items() if milli == WHOLE_GPU_MILLI]
+        if self.kind is not None:
+            return best_linked(free, len(taken), room.node.facts["links"])
         wanted = Counter(device.kind for device in taken)
         found: list[str] = []
         for kind, count in wanted.items():
             alike = [uuid for uuid in free if self.kinds[uuid] == kind]
             found += best_linked(alike, count, room.node.facts["links"])
         return found if len(wanted) == 1 else [uuid for uuid in free if uuid in found]
+
+    def _first(self, room: Room, device: Device) -> str:
+        """The first GPU that is such a device; where all are of one kind another may stand for it."""
+        of_kind = self.kind is None
+        for uuid, milli in room.free_milli.items():
+            if milli == device.milli and (not of_kind or self.kinds[uuid] == device.kind):
+                if milli == WHOLE_GPU_MILLI:
+                    return uuid
+                if self._device(room, uuid, milli)[2:] == device[2:]:
+                    return uuid
+        raise AssertionError(f"{self.name} has no {device}")
 
     def _device(self, room: Room, uuid: str, milli: int) -> Device:
         kind = self.kinds[uuid]
@@ -132,11 +152,11 @@ class Fleet:
         if member.room is None:
             return
         member.room.book(shape, uuids, sign)
-        if shape.is_share and sign < 0:
-            self._join(member.guests, uuids[0], shape)
-        elif shape.is_share:
-            member.guests.pop(uuids[0], None)
-            for guest in member.room.guests_of(uuids[0]):
+        if shape.is_share:
+            if sign > 0:
+                member.guests.pop(uuids[0], None)
+            joining = [shape] if sign < 0 else member.room.guests_of(uuids[0])
+            for guest in joining:
                 self._join(member.guests, uuids[0], guest)
         self._note(member)
 
@@ -159,6 +179,8 @@ class Fleet:
         self.devices.subtract(self._plain_kinds(member))
         member.kinds = {u: self.catalogue.kind_number(gpu, labels) for u, gpu in node.gpus.items()}
         self.devices.update(self._plain_kinds(member))
+        kinds = set(member.kinds.values())
+        member.kind = kinds.pop() if len(kinds) == 1 else None
 
     def _plain_kinds(self, member: Member) -> list[Kind]:
         kinds = [self.catalogue.kinds[number] for number in member.kinds.values()]

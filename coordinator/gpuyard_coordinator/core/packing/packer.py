@@ -20,7 +20,7 @@ from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.placer import Placement
 from gpuyard_coordinator.core.packing.potential import Potential
 from gpuyard_coordinator.core.packing.scoring import Policy, Scorer
-from gpuyard_coordinator.core.packing.states import INFEASIBLE, Step
+from gpuyard_coordinator.core.packing.states import INFEASIBLE, Key, Step
 from gpuyard_coordinator.core.packing.table import Table
 from gpuyard_coordinator.core.state import Node, Settings, Shape
 
@@ -32,7 +32,7 @@ EXPECTED: Final = 512
 """Requests of the mix that are scored before they come."""
 ASKS_KEPT: Final = 8192
 _PIECE: Final = 64
-"""States that are scored at once ahead of new prices."""
+"""Nodes that are scored at once ahead of new prices."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Packer:
         member, has_grown = self._fleet.look_at(node)
         self._grew = self._grew or has_grown
         if self._table is not None and self._fleet.is_sorted:
-            self._table.set(member.number, member.key())
+            self._table.set(member.number, self._key(member))
 
     def node_removed(self, name: str) -> None:
         self._fleet.drop(name)
@@ -104,10 +104,11 @@ class Packer:
         scorer = Scorer(self.policy(mix, devices), self._fleet.catalogue)
         yield
         scorer.add(table.rows_with(_expected(mix)))
-        for number, key in enumerate(table.keys()):
+        alike = scorer.alike()
+        for number, member in enumerate(self._fleet.ordered):
             if number % _PIECE == 0:
                 yield
-            scorer.score(key)
+            scorer.score(member.key(alike))
         self._prepared = _Prepared(mix, devices, scorer)
 
     def settle(self) -> None:
@@ -116,14 +117,11 @@ class Packer:
 
     def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
         table, ask = self._settled(), self._ask(shape)
-        if ask.age != table.age:
-            ask.number = table.number(ask.row)
-            ask.age = table.age
-        row = ask.number
+        row = self._row(table, ask)
         is_bound = left is not None and (ask.most is None or not left.takes(ask.most))
         if ask.is_of_devices or is_bound:
             return self._walk(table.scores(row), ask.mask, shape, left)
-        member = self._best(table.scores(row), ask.mask, shape)
+        member = self._best(table, row, ask.mask, shape)
         if member is None:
             return None
         step = table.step(row, member.number)
@@ -131,49 +129,59 @@ class Packer:
         if shape.share_mib is not None and not _has_memory(member, shape, uuids[0]):
             return self._walk(table.scores(row), ask.mask, shape, left)
         self._fleet.book(member, shape, uuids, -1)
-        self._take(table, member, shape, step)
+        self._take(table, member, step)
         return Placement(member.name, uuids)
 
     def release(self, shape: Shape, placement: Placement) -> None:
         table, member = self._settled(), self._fleet.members[placement.node]
         self._fleet.book(member, shape, placement.gpus, 1)
-        table.set(member.number, member.key())
+        table.set(member.number, self._key(member))
 
-    def _take(self, table: Table, member: Member, shape: Shape, step: Step) -> None:
+    def _take(self, table: Table, member: Member, step: Step) -> None:
         """A step tells neither of memory that shares leave nor of a trial."""
-        is_told = shape.share_mib is None and all(device.mib < 0 for device in step.taken)
-        if is_told and member.room is not None and member.room.takes_more:
+        if step.is_certain and member.room is not None and member.room.node.aside is None:
             table.take(member.number, step.state)
         else:
-            table.set(member.number, member.key())
+            table.set(member.number, self._key(member))
 
-    def _best(self, scores: Scores, mask: Shape, shape: Shape) -> Member | None:
+    def _best(self, table: Table, row: int, mask: Shape, shape: Shape) -> Member | None:
         """The best node that a job fits, of equal ones the first. Most often it is the best by its
         score alone, or else by score and memory, so the rest is looked at for these first."""
         fleet = self._fleet
-        if not len(scores):
+        if not fleet.ordered:
             return None
-        number = int(scores.argmin())
-        if scores[number] < INFEASIBLE and fleet.memory_mib[number] < shape.memory_mib:
+        number, score = table.best(row)
+        if score >= INFEASIBLE:
+            return None
+        member = fleet.ordered[number]
+        if self._takes(member, mask, shape):
+            return member
+        scores = table.scores(row)
+        if fleet.memory_mib[number] < shape.memory_mib:
             scores = np.where(fleet.memory_mib >= shape.memory_mib, scores, _INFEASIBLE)
             number = int(scores.argmin())
-        if scores[number] < INFEASIBLE and not self._takes(fleet.ordered[number], mask, shape):
-            scores = self._open_to(scores, mask, shape)
-            number = int(scores.argmin())
+            if scores[number] >= INFEASIBLE:
+                return None
+            if self._takes(fleet.ordered[number], mask, shape):
+                return fleet.ordered[number]
+        scores = self._open_to(scores, mask, shape)
+        number = int(scores.argmin())
         return fleet.ordered[number] if scores[number] < INFEASIBLE else None
 
     def _takes(self, member: Member, mask: Shape, shape: Shape) -> bool:
-        """Whether all that is neither in the scores nor memory lets a job onto a node."""
-        fleet, number = self._fleet, member.number
-        return bool(
-            shape.node in (None, member.name)
-            and fleet.document_kib[number] >= shape.document_kib
-            and not fleet.blocked(mask)[number]
+        """Whether all that is not in the scores lets a job onto a node."""
+        room = member.room
+        return (
+            room is not None
+            and (room.memory_mib or 0) >= shape.memory_mib
+            and room.document_kib >= shape.document_kib
+            and (shape.node is None or shape.node == member.name)
             and member.name not in shape.excluded
+            and not self._fleet.blocked(mask)[member.number]
         )
 
     def _open_to(self, scores: Scores, mask: Shape, shape: Shape) -> Scores:
-        """The scores of those nodes alone that have memory and that `_takes` lets through."""
+        """The scores of those nodes alone that `_takes` lets through."""
         fleet = self._fleet
         is_open = ~fleet.blocked(mask)
         is_open &= fleet.memory_mib >= shape.memory_mib
@@ -206,7 +214,7 @@ class Packer:
             return None
         _, member, uuids = best
         self._fleet.book(member, shape, uuids, -1)
-        self._settled().set(member.number, member.key())
+        self._settled().set(member.number, self._key(member))
         return Placement(member.name, uuids)
 
     def _by_score(self, scores: Scores) -> Iterator[Member]:
@@ -238,8 +246,26 @@ class Packer:
         if table is None or is_new or not self._is_priced:
             table = self._price(table)
         if is_new:
-            table.lay_out(member.key() for member in fleet.ordered)
+            self._lay_out(table)
         return table
+
+    def _row(self, table: Table, ask: _Ask) -> int:
+        """The number of the row in the table, which has it from here on."""
+        if ask.age != table.age:
+            number = table.number(ask.row)
+            if number is None:
+                number = table.add(ask.row)
+                if table.scorer.alike() != self._fleet.catalogue.alike:
+                    self._lay_out(table)
+            ask.number, ask.age = number, table.age
+        return ask.number
+
+    def _lay_out(self, table: Table) -> None:
+        self._fleet.catalogue.alike = table.scorer.alike()
+        table.lay_out(self._key(member) for member in self._fleet.ordered)
+
+    def _key(self, member: Member) -> Key:
+        return member.key(self._fleet.catalogue.alike)
 
     def _price(self, table: Table | None) -> Table:
         """Prices where the mix is another one, or where the fleet became one."""
@@ -257,10 +283,10 @@ class Packer:
             scorer = Scorer(self.policy(self.mix, devices), self._fleet.catalogue)
         if table is None:
             self._table = table = Table(self._fleet.catalogue, scorer)
-            table.lay_out(member.key() for member in self._fleet.ordered)
         else:
             table.rescore(scorer)
         table.expect(_expected(self.mix))
+        self._lay_out(table)
         return table
 
     def _devices(self) -> dict[Kind, int]:

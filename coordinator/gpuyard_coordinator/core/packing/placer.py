@@ -1,16 +1,14 @@
 """What the planner asks of a placer, and what it gets."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.state import Node, Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     node: str
     gpus: tuple[str, ...]
     """UUIDs, in the order of their index."""

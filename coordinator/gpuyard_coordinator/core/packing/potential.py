@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.pricing import COPY, SCORE_UNIT, Pricing, fullness
+from gpuyard_coordinator.core.packing.rows import Ints
 from gpuyard_coordinator.core.packing.scoring import RESTS
 
 Floats = NDArray[np.float64]
 _NO_LIMIT: Final = 2.0**40
 
 
-class _Prepared(NamedTuple):
+class _OfDevices(NamedTuple):
     copies: Floats
     """By way and term, by GPUs alone, in 1/1024."""
     value: Floats
@@ -25,6 +26,13 @@ class _Prepared(NamedTuple):
     """By term on CPUs and way: its units without any."""
     bonus: int
     """What scores gain whichever way, in units."""
+
+
+class _OfCpus(NamedTuple):
+    copies: Floats
+    """By amount and term, by CPUs alone, in 1/1024."""
+    fed: Floats
+    """By term on CPUs and amount: the units that they feed."""
 
 
 @dataclass(slots=True)
@@ -39,7 +47,6 @@ class Potential:
     _units_of_cpu: Floats = field(init=False)
     """By term on CPUs, as columns."""
     _no_limit: Floats = field(init=False)
-    _is_any_unlimited: bool = field(init=False)
     _first_several: int = field(init=False)
     """Terms from here on ask for several GPUs."""
     _first_cut: int = field(init=False)
@@ -54,7 +61,6 @@ class Potential:
         self._units_of_milli = np.array([[units] for units, _ in fed]).reshape(-1, 1)
         self._units_of_cpu = np.array([[units] for _, units in fed]).reshape(-1, 1)
         self._no_limit = np.array([0.0 if term.cpu_milli else _NO_LIMIT for term in terms])
-        self._is_any_unlimited = bool(self._no_limit.any())
         self._several = np.array([float(COPY * term.gpus) for term in terms if term.gpus > 1])
         self._first_several = len(terms) - len(self._several)
         self._first_cut = sum(term.is_uncut for term in terms)
@@ -76,24 +82,26 @@ class Potential:
         parts[:, -1] = self.pricing.rest_values(kind)
         return parts
 
-    def prepare(self, sums: Floats) -> _Prepared:
+    def of_devices(self, sums: Floats) -> _OfDevices:
         copies = sums[:, :-2].copy()
         several = copies[:, self._first_several :]
         np.floor(several / self._several, out=several)
         several *= COPY
         bonus = fullness(int(sums[-1, -2])) + SCORE_UNIT // 2
-        return _Prepared(copies, sums[:, -1].copy(), self._units_of_milli * sums[:, -2], bonus)
+        return _OfDevices(copies, sums[:, -1].copy(), self._units_of_milli * sums[:, -2], bonus)
 
-    def scores(self, prepared: _Prepared, cpu_milli: Floats) -> Floats:
+    def of_cpus(self, cpu_milli: Floats) -> _OfCpus:
         copies = np.floor(cpu_milli[:, np.newaxis] / self._cpus_per_part)
         copies[:, self._first_cut :] *= COPY
-        if self._is_any_unlimited:
-            copies += self._no_limit
-        np.minimum(copies, prepared.copies, out=copies)
-        value = prepared.value - copies @ self._weights
-        unfed = prepared.unfed - np.floor(self._units_of_cpu * cpu_milli)
-        value += np.maximum(unfed, 0.0, out=unfed).sum(axis=0)
-        value = value[:-1] - (value[-1] - prepared.bonus)
-        value *= 1 / SCORE_UNIT
-        scores: Floats = np.floor(value, out=value)
-        return scores
+        return _OfCpus(copies + self._no_limit, np.floor(self._units_of_cpu * cpu_milli))
+
+    def scores(self, of_devices: _OfDevices, of_cpus: _OfCpus, amount: Ints) -> Floats:
+        copies = of_cpus.copies.take(amount, axis=0)
+        np.minimum(copies, of_devices.copies, out=copies)
+        value = of_devices.value - copies @ self._weights
+        unfed = of_devices.unfed - of_cpus.fed.take(amount, axis=1)
+        value += np.add.reduce(np.maximum(unfed, 0.0, out=unfed), axis=0)
+        scores = value[:-1] - (value[-1] - of_devices.bonus)
+        scores *= 1 / SCORE_UNIT
+        floored: Floats = np.floor(scores, out=scores)
+        return floored

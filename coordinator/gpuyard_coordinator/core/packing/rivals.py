@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
-from gpuyard_coordinator.core.packing.scoring import RESTS, Policy
+from gpuyard_coordinator.core.packing.rows import Ints
+from gpuyard_coordinator.core.packing.scoring import RESTS
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
 
 Floats = NDArray[np.float64]
@@ -69,14 +70,20 @@ class Fgd:
         parts[:, -1] = RESTS
         return parts
 
-    def prepare(self, sums: Floats) -> tuple[Bools, Floats, Floats]:
+    def of_devices(self, sums: Floats) -> tuple[Bools, Floats, Floats]:
         count = len(self.tasks)
         fits = (sums[:, :count] >= self._gpus) & (self._gpus > 0)
         return fits, sums[:, count:-1].copy(), sums[:, -1:].copy()
 
-    def scores(self, prepared: tuple[Bools, Floats, Floats], cpu_milli: Floats) -> Floats:
-        fits, useless, left = prepared
-        fits = fits & (cpu_milli[:, np.newaxis] >= self._cpu_milli)
+    def of_cpus(self, cpu_milli: Floats) -> Bools:
+        enough: Bools = cpu_milli[:, np.newaxis] >= self._cpu_milli
+        return enough
+
+    def scores(
+        self, of_devices: tuple[Bools, Floats, Floats], of_cpus: Bools, amount: Ints
+    ) -> Floats:
+        fits, useless, left = of_devices
+        fits = fits & of_cpus[amount]
         fragments = np.where(fits, useless, left) @ self._weights
         grown = (fragments[:-1] - fragments[-1]) / 1000
         return _negative(100 / (1 + np.exp(grown)))
@@ -93,16 +100,20 @@ class _OfLeft:
     def parts(self, kind: Kind) -> Floats:
         return RESTS[:, np.newaxis].astype(np.float64)
 
-    def prepare(self, sums: Floats) -> Floats:
+    def of_devices(self, sums: Floats) -> Floats:
         return sums[:, 0].copy()
+
+    def of_cpus(self, cpu_milli: Floats) -> Floats:
+        return cpu_milli
 
 
 @dataclass(slots=True)
 class LeastLeft(_OfLeft):
     """Best fit: the node with the least CPUs and GPUs left."""
 
-    def scores(self, prepared: Floats, cpu_milli: Floats) -> Floats:
-        left = cpu_milli[:-1] / _LARGEST_CPU_MILLI + prepared[:-1] / _LARGEST_GPU_MILLI
+    def scores(self, of_devices: Floats, of_cpus: Floats, amount: Ints) -> Floats:
+        cpus = of_cpus[amount[:-1]] / _LARGEST_CPU_MILLI
+        left = cpus + of_devices[:-1] / _LARGEST_GPU_MILLI
         return _negative(100 * (1 - 0.5 * left))
 
 
@@ -110,10 +121,11 @@ class LeastLeft(_OfLeft):
 class DotProduct(_OfLeft):
     """The node whose CPUs and GPUs left are least like what the job asks for."""
 
-    def scores(self, prepared: Floats, cpu_milli: Floats) -> Floats:
-        cpus = cpu_milli[-1] * (cpu_milli[-1] - cpu_milli[:-1]) / _LARGEST_CPU_MILLI**2
-        gpus = prepared[-1] * (prepared[-1] - prepared[:-1]) / _LARGEST_GPU_MILLI**2
-        return _negative(100 * (1 - 0.5 * (cpus + gpus)))
+    def scores(self, of_devices: Floats, of_cpus: Floats, amount: Ints) -> Floats:
+        cpus = of_cpus[amount[-1]] * (of_cpus[amount[-1]] - of_cpus[amount[:-1]])
+        gpus = of_devices[-1] * (of_devices[-1] - of_devices[:-1])
+        product = cpus / _LARGEST_CPU_MILLI**2 + gpus / _LARGEST_GPU_MILLI**2
+        return _negative(100 * (1 - 0.5 * product))
 
 
 @dataclass(slots=True)
@@ -127,23 +139,17 @@ class Spread:
     def parts(self, kind: Kind) -> Floats:
         return np.stack((RESTS, RESTS**2 / WHOLE_GPU_MILLI), axis=1).astype(np.float64)
 
-    def prepare(self, sums: Floats) -> Floats:
+    def of_devices(self, sums: Floats) -> Floats:
         return sums.copy()
 
-    def scores(self, prepared: Floats, cpu_milli: Floats) -> Floats:
-        evenness = prepared[:-1, 1] - prepared[-1, 1]
-        return _negative(1000 * prepared[-1, 0] - evenness)
+    def of_cpus(self, cpu_milli: Floats) -> None:
+        """CPUs do not matter."""
+
+    def scores(self, of_devices: Floats, of_cpus: None, amount: Ints) -> Floats:
+        evenness = of_devices[:-1, 1] - of_devices[-1, 1]
+        return _negative(1000 * of_devices[-1, 0] - evenness)
 
 
 def _negative(scores: Floats) -> Floats:
     """Whole scores of which the largest is best, as those of which the lowest is."""
     return np.negative(np.floor(scores))
-
-
-RIVALS: Final[dict[str, Policy]] = {
-    "fgd": Fgd.of,
-    "bestfit": lambda mix, fleet: LeastLeft(),
-    "dotprod": lambda mix, fleet: DotProduct(),
-    "spread": lambda mix, fleet: Spread(),
-}
-"""By the name that the benchmark and people give them."""

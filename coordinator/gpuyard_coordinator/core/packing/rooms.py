@@ -90,19 +90,11 @@ class Room:
 
     def book(self, shape: Shape, uuids: tuple[str, ...], sign: int) -> None:
         """Enters a reservation with -1, takes it out with 1."""
-        for uuid in uuids:
-            if not shape.is_share:
+        if shape.is_share:
+            self._book_share(shape, uuids[0], sign)
+        else:
+            for uuid in uuids:
                 self.free_milli[uuid] += sign * WHOLE_GPU_MILLI
-                continue
-            granted = ledger.grant(self.node.gpus[uuid], shape)
-            if granted is not None:
-                self.free_milli[uuid] += sign * granted["milli"]
-                self.free_mib[uuid] += sign * (granted["memory_mib"] or 0)
-            guests = self.guests.setdefault(uuid, [])
-            if sign < 0:
-                guests.append(shape)
-            else:
-                guests.remove(shape)
         self.reserved -= sign
         if self.cpu_milli is not None:
             self.cpu_milli += sign * shape.cpu_milli
@@ -136,6 +128,17 @@ class Room:
             return chosen
         chosen = quota.cheapest(self.node, shape, chosen if shape.gpu_ids else free)
         return chosen if left.takes(quota.ask_of(self.node, shape, chosen)) else None
+
+    def _book_share(self, shape: Shape, uuid: str, sign: int) -> None:
+        granted = ledger.grant(self.node.gpus[uuid], shape)
+        if granted is not None:
+            self.free_milli[uuid] += sign * granted["milli"]
+            self.free_mib[uuid] += sign * (granted["memory_mib"] or 0)
+        guests = self.guests.setdefault(uuid, [])
+        if sign < 0:
+            guests.append(shape)
+        else:
+            guests.remove(shape)
 
     def _choose_share(
         self, shape: Shape, usable: list[str], left: quota.Left | None

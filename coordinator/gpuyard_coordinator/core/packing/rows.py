@@ -29,6 +29,19 @@ class ShareFits(NamedTuple):
     """milli left of the device."""
 
 
+class WholeFits(NamedTuple):
+    """The others that fit, equally long."""
+
+    whole: Ints
+    """Index in `Rows.wholes`."""
+    kind: int | None
+    """Of all that they take; None where they take devices of several kinds."""
+    count: Ints
+    """Devices that each takes."""
+    taken: list[plain.Taken]
+    """Which, where they are of several kinds."""
+
+
 @dataclass(slots=True)
 class Rows:
     """Requests by number, split into shares and the others, `wholes`, which may ask for no GPU."""
@@ -76,20 +89,18 @@ class Rows:
         which, shares = fits.nonzero()
         return ShareFits(which, shares, rests[which, shares])
 
-    def fitting_wholes(
-        self, gpus: int, devices: Sequence[Device]
-    ) -> tuple[Ints, list[plain.Taken]]:
-        """(index in `wholes`, devices that it takes) of each that fits a node with so many GPUs,
-        of which these have room."""
+    def fitting_wholes(self, gpus: int, devices: Sequence[Device]) -> WholeFits:
+        """Those that fit a node with so many GPUs, of which these have room."""
         self._learn_kinds()
         free = [device for device in devices if device.milli == WHOLE_GPU_MILLI]
         asked = np.where(self._is_all, max(gpus, 1), self._gpus)
         fits = asked <= len(free)
-        if not free or free[0].kind == free[-1].kind:
-            if free:
-                fits &= self._allowed[free[0].kind] | (asked == 0)
+        if not free:
             found = fits.nonzero()[0]
-            return found, [tuple(free[:count]) for count in asked[found].tolist()]
+            return WholeFits(found, 0, asked[found], [])
+        if (kind := free[0].kind) == free[-1].kind:
+            found = (fits & (self._allowed[kind] | (asked == 0))).nonzero()[0]
+            return WholeFits(found, kind, asked[found], [])
         numbers, taken = list[int](), list[plain.Taken]()
         for index in fits.nonzero()[0].tolist():
             row = self.rows[self.wholes[index]]
@@ -97,7 +108,14 @@ class Rows:
             if chosen is not None:
                 numbers.append(index)
                 taken.append(chosen)
-        return np.array(numbers, dtype=np.intp), taken
+        found = np.array(numbers, dtype=np.intp)
+        return WholeFits(found, None, asked[found], taken)
+
+    def grants_on(self, kind: int) -> tuple[bytes, ...]:
+        """What tells how the rows may use a kind."""
+        self._learn_kinds()
+        columns = self._sizes[kind], self._memories[kind], self._allowed[kind]
+        return tuple(column.tobytes() for column in columns)
 
     def _welcome_by(self, guests: int) -> Bools:
         welcome = self._welcome.get(guests)

@@ -75,6 +75,8 @@ class Step(NamedTuple):
 
     taken: tuple[Device, ...]
     state: State
+    is_certain: bool
+    """False where memory of a shared GPU may bind then, of which the step does not know."""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class Catalogue:
 
     kinds: list[Kind] = field(default_factory=list)
     guests: list[Guests | None] = field(default_factory=lambda: [None])
+    alike: list[int] = field(default_factory=list)
+    """By kind: the one that stands for it on nodes of one kind; later kinds stand for themselves."""
     _kind_numbers: dict[Kind, int] = field(default_factory=dict)
     _guest_numbers: dict[Guests, int] = field(default_factory=dict)
     _grants: dict[Shape, list[tuple[int, int]]] = field(default_factory=dict)

@@ -38,22 +38,23 @@ class Table:
     _stale: set[int] = field(default_factory=set)
     """Nodes of which only the entry in `_current` is written."""
     _current: int = -1
+    """The row that was asked for last; in it every entry is written."""
+    _best: int = -1
+    """The first of the nodes that are best for it; -1 where that is to be found."""
+    _best_score: int = 0
 
     def lay_out(self, keys: Iterable[Key]) -> None:
         """The nodes from now on, in the order that breaks ties."""
         self._states = [self._state(key) for key in keys]
         self._write_all()
 
-    def keys(self) -> list[Key]:
-        """Those that nodes have now."""
-        return list(dict.fromkeys(state.key for state in self._states))
-
     def rows_with(self, more: Iterable[Shape]) -> list[Shape]:
         """The rows in their order, then as many of `more` as there is room for."""
         return list(dict.fromkeys((*self.scorer.rows, *more)))[:ROWS_KEPT]
 
     def rescore(self, scorer: Scorer) -> None:
-        """Scores by another scorer from now on, which may have been asked already."""
+        """Scores by another scorer from now on, which may have been asked already; to be laid out
+        anew then."""
         rows = self.scorer.rows
         if scorer.rows[: len(rows)] != rows:
             scorer.clear()
@@ -61,11 +62,14 @@ class Table:
         self._numbers = {row: number for number, row in enumerate(scorer.rows)}
         self.scorer = scorer
         self._known.clear()
-        self.lay_out([state.key for state in self._states])
+        self._states.clear()
 
     def expect(self, rows: Iterable[Shape]) -> None:
-        """Scores these from now on: many at once cost little more than one."""
+        """Scores these from now on: many at once cost little more than one. With too many of them
+        all are forgotten first, and numbered anew."""
         fresh = [row for row in dict.fromkeys(rows) if row not in self._numbers]
+        if len(self._numbers) >= ROWS_KEPT:
+            self._forget_rows()
         fresh = fresh[: ROWS_KEPT - len(self._numbers)]
         if not fresh:
             return
@@ -77,15 +81,14 @@ class Table:
             state.scores, state.choices = self.scorer.score(state.key)
         self._write_all()
 
-    def number(self, row: Shape) -> int:
-        """The number of a row, good as long as `age` stays as it is."""
-        number = self._numbers.get(row)
-        if number is None:
-            if len(self._numbers) >= ROWS_KEPT:
-                self._forget_rows()
-            self.expect([row])
-            number = self._numbers[row]
-        return number
+    def add(self, row: Shape) -> int:
+        """Scores one from now on; its number."""
+        self.expect([row])
+        return self._numbers[row]
+
+    def number(self, row: Shape) -> int | None:
+        """The number of a row, good as long as `age` stays as it is; None where it is not scored."""
+        return self._numbers.get(row)
 
     def scores(self, number: int) -> NDArray[np.int32]:
         """Of one more job of a row on each node, lower is better; to be read only, and only until
@@ -94,9 +97,18 @@ class Table:
             for node in self._stale:
                 self._scores[:, node] = self._states[node].scores
             self._stale.clear()
-            self._current = number
+            self._current, self._best = number, -1
         scores: NDArray[np.int32] = self._scores[number]
         return scores
+
+    def best(self, number: int) -> tuple[int, int]:
+        """(node, score) of the lowest score of a row, of equal ones the first; there must be nodes.
+        Found without a look at the others while a run of equal jobs fills a node."""
+        if number != self._current or self._best < 0:
+            scores = self.scores(number)
+            self._best = int(scores.argmin())
+            self._best_score = int(scores[self._best])
+        return self._best, self._best_score
 
     def step(self, number: int, node: int) -> Step:
         """What placing a job of a row that fits there does; nothing is changed."""
@@ -110,8 +122,16 @@ class Table:
         """A node is now as after a step."""
         self._states[node] = state
         self._stale.add(node)
-        if self._current >= 0:
-            self._scores[self._current, node] = state.scores[self._current]
+        if self._current < 0:
+            return
+        score = self._scores[self._current, node] = int(state.scores[self._current])
+        best = self._best
+        if best < 0:
+            return
+        if score < self._best_score or (score == self._best_score and node <= best):
+            self._best, self._best_score = node, score
+        elif node == best:
+            self._best = -1
 
     def set(self, node: int, key: Key) -> None:
         """A node is now so, whatever became of it."""
@@ -126,7 +146,9 @@ class Table:
             taken = (
                 plain.whole_devices(self.catalogue, state.key.gpus, state.key.devices, row) or ()
             )
-        return Step(taken, self._state(plain.after(self.catalogue, state.key, row, taken)))
+        state = self._state(plain.after(self.catalogue, state.key, row, taken))
+        is_certain = row.share_mib is None and all(device.mib < 0 for device in taken)
+        return Step(taken, state, is_certain)
 
     def _state(self, key: Key) -> State:
         state = self._known.get(key)
@@ -154,4 +176,4 @@ class Table:
         for node, state in enumerate(self._states):
             self._scores[:, node] = state.scores
         self._stale.clear()
-        self._current = -1
+        self._current = self._best = -1

@@ -212,6 +212,38 @@ def test_decisions_do_not_depend_on_what_was_asked_before() -> None:
     assert [fresh.place(shape) for shape in shapes] == [warm.place(shape) for shape in shapes]
 
 
+def test_preparing_prices_changes_no_decision() -> None:
+    """Also where the fleet and the requests change between."""
+    mix = Mix.prior()
+    for number in range(50):
+        mix.observe(Shape(gpus=1 + number % 3, cpu_milli=5000))
+        mix.observe(share(33, models=("*4090",)))
+    prepared, plain_one = (
+        packer_of(node("b", [A100_80] * 4), node("c", [RTX_4090] * 4)) for _ in range(2)
+    )
+    assert len(list(prepared.prepare(mix))) >= 2
+    for packer in (prepared, plain_one):
+        packer.node_changed(node("a", [A100_80] * 2, cpus=20))
+        assert packer.place(share(20, cpu_milli=100)) is not None
+        packer.price(mix)
+    shapes = [Shape(gpus=1, cpu_milli=5000), share(33), share(33, models=("*4090",))] * 6
+
+    assert [prepared.place(s) for s in shapes] == [plain_one.place(s) for s in shapes]
+
+
+def test_kinds_that_nobody_tells_apart_share_states_until_somebody_does() -> None:
+    packer = packer_of(node("a", [A100_80] * 2), node("b", [RTX_4090] * 2))
+    assert packer.place(Shape(gpus=1)) is not None
+    table = packer._table
+    assert table is not None
+    assert {device.kind for state in table._states for device in state.key.devices} == {0}
+
+    placement = packer.place(Shape(gpus=2, models=("*4090",)))
+    assert placement is not None and placement.node == "b"
+    assert {device.kind for state in table._states for device in state.key.devices} == {0}
+    assert packer.place(Shape(gpus=1, models=("*4090",))) is None
+
+
 def test_a_free_gpu_is_free_to_the_ledger_too() -> None:
     """What the key of a node says and what filters say are one."""
     yard_node = node("a", [A100_80, RTX_4090])

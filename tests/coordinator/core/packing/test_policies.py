@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.packing import Run, make_placer, measure
+from benchmarks.packing import Run, make_placer, measure, verdict
 from benchmarks.packing_protocol import churn, fill
 from benchmarks.packing_trace import BadTrace, Machine, made_up_tasks, read_machines, read_tasks
+from gpuyard_coordinator.core.mix import Mix
+from gpuyard_coordinator.core.packing import Placement
+from gpuyard_coordinator.core.packing.rival_placers import RIVALS
 from gpuyard_coordinator.core.state import Shape
+from tests.coordinator.core.packing.builders import SETTINGS, node, share
+from tests.support.agents import A100_80
 
 MACHINES = [Machine(96_000, 393_216, 8, "G1")] * 30 + [Machine(64_000, 262_144, 4, "G2")] * 20
 CAPACITY = 320_000
@@ -59,6 +64,50 @@ def test_a_list_is_read_as_shapes_and_a_bad_one_is_named(tmp_path: Path) -> None
         read_machines(tmp_path)
     with pytest.raises(BadTrace, match="has no openb_pod_list_other"):
         read_tasks(tmp_path, "other")
+
+
+def test_the_verdict_names_the_lists_on_which_the_goal_is_missed() -> None:
+    def row(name: str, policy: str, percent: float) -> dict[str, object]:
+        return {"list": name, "policy": policy, "allocation_130_percent": percent}
+
+    good = [row("a", "pfs", 96.0), row("a", "fgd", 95.0)]
+    bad = [row("b", "pfs", 94.0), row("b", "fgd", 94.0)]
+
+    assert verdict(good, departures=False)[0] == []
+    below, line = verdict(good + bad, departures=False)
+    assert below == ["b"]
+    assert "MISSED" in line and "+0.50" in line
+    assert verdict(good[:1], departures=False)[0] == []
+
+
+def test_of_equal_devices_fgd_takes_the_lowest_index() -> None:
+    """Where the score is the same whichever is taken: not the tightest one, as others do."""
+    first: dict[str, int] = {}
+    for policy in ("fgd", "bestfit"):
+        mix = Mix()
+        mix.observe(share(10))
+        placer = RIVALS[policy](SETTINGS, mix, 0)
+        placer.node_changed(node("a", [A100_80] * 2))
+        placer.place(Shape(gpus=1))
+        placer.place(share(50))
+        placer.release(Shape(gpus=1), Placement("a", ("GPU-a-0",)))
+        placed = placer.place(share(10))
+        assert placed is not None
+        first[policy] = int(placed.gpus[0][-1])
+    assert first == {"fgd": 0, "bestfit": 1}
+
+
+def test_random_takes_every_node_and_device_that_a_job_fits() -> None:
+    placer = RIVALS["random"](SETTINGS, Mix.prior(), 1)
+    for name in "ab":
+        placer.node_changed(node(name, [A100_80] * 2))
+    seen = set()
+    for _ in range(60):
+        placement = placer.place(share(30))
+        assert placement is not None
+        seen.add(placement)
+        placer.release(share(30), placement)
+    assert len(seen) == 4
 
 
 @pytest.mark.slow

@@ -1,0 +1,50 @@
+"""Beats as they arrived, thousands a second on a large yard, until somebody reads them.
+
+A beat is its node's whole picture: of two that one agent sent only the newer one matters. So who is
+behind has at most one of each agent before it, and what else arrives on the same connection, an
+answer about the leader's lease above all, does not wait for the reading of any.
+"""
+
+import asyncio
+from typing import Final
+
+from gpuyard.bus import Message
+from gpuyard_coordinator.inbox import Inbox
+
+MOST_WAITING: Final = 20_000
+"""Beats that may wait, those of made-up agents among them; the oldest is let go for another."""
+IN_TIME: Final = 0.75
+"""Of an interval since the last beat: one that comes sooner than that was sent for its news."""
+
+
+class BeatQueue:
+    """The waiting beats, oldest first. `put` may be called from any callback of the event loop."""
+
+    def __init__(self, inbox: Inbox, *, beat_s: float) -> None:
+        """`inbox` is woken by them; `beat_s` is how often an agent beats without news."""
+        self._inbox = inbox
+        self._news_s = beat_s * IN_TIME
+        self._waiting: dict[tuple[str, str], Message] = {}
+        self._heard: dict[str, float] = {}
+        """When each subject had its last beat, on the loop's clock."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, message: Message) -> None:
+        """Takes the place of the agent's beat that waits still, if one does."""
+        # An agent's reply subjects differ in their last token only.
+        self._waiting[message.subject, message.reply.rpartition(".")[0]] = message
+        if len(self._waiting) > MOST_WAITING:
+            self.take()
+        now = asyncio.get_running_loop().time()
+        last = self._heard.get(message.subject)
+        self._heard[message.subject] = now
+        if last is None or now - last < self._news_s:
+            self._inbox.wake()
+        else:
+            self._inbox.wake_soon()
+
+    def take(self) -> Message:
+        """The oldest one; StopIteration where none waits."""
+        return self._waiting.pop(next(iter(self._waiting)))
