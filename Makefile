@@ -28,7 +28,7 @@ venv: .venv/ready
 		echo 'no Python 3.11 or newer: apt-get install python3 python3-venv' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) has no venv module: apt-get install python3-venv" >&2; exit 1; }
-	@echo 'making .venv with $(PYTHON), which takes about a minute'
+	@echo 'making .venv with $(PYTHON), which takes one to two minutes'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock
 	@$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .

@@ -37,6 +37,7 @@ KNOWN_S: Final = 180.0
 GOAL_PERCENT: Final = 50.0
 GOAL_MIB: Final = 300.0
 _STORE_GIB: Final = 2
+_COUNT: Final = "bench.beats"
 _SLICE_S: Final = 0.02
 _FAR: Final = 2**31
 """A revision above any: the nodes have nothing to run, and say that they know it."""
@@ -122,22 +123,18 @@ async def _until_known(bus: Bus, expected: int, progress: Progress) -> None:
 
 
 async def _window(bus: Bus, leader: int, idle: int) -> dict[str, float]:
-    beats = answers = 0
-
-    def count_beat(_: Message) -> None:
-        nonlocal beats
-        beats += 1
+    answers = 0
 
     def count_answer(_: Message) -> None:
         nonlocal answers
         answers += 1
 
-    sent = await bus.agents.subscribe(subjects.BEAT_ALL, count_beat)
+    beats = await _heard(bus)
     answered = await bus.agents.subscribe(f"{subjects.AGENTS_INBOX}.*.r", count_answer)
     began, before = time.monotonic(), (machine.cpu_s([leader]), machine.cpu_s([idle]))
     await asyncio.sleep(MEASURED_S)
     took = time.monotonic() - began
-    await sent.close()
+    beats = await _heard(bus) - beats
     await answered.close()
     return {
         "leader_percent": 100 * (machine.cpu_s([leader]) - before[0]) / took,
@@ -149,10 +146,26 @@ async def _window(bus: Bus, leader: int, idle: int) -> dict[str, float]:
     }
 
 
+async def _heard(bus: Bus) -> int:
+    """How many beats the floor has received."""
+    answer = await bus.app.request(_COUNT, {"v": 1}, timeout_s=10.0)
+    return int(answer.body()["beats"])
+
+
 async def _listen(url: str) -> None:
     """The floor: receive every beat."""
+    beats = 0
+
+    def count(_: Message) -> None:
+        nonlocal beats
+        beats += 1
+
+    async def tell(message: Message) -> None:
+        await bus.app.respond(message, {"v": 1, "beats": beats}, caller_prefix="_INBOX.t._.bench")
+
     async with await connect(url, name="bench-floor", inbox_prefix="_INBOX.floor") as bus:
-        await bus.agents.subscribe(subjects.BEAT_ALL, lambda message: None)
+        await bus.agents.subscribe(subjects.BEAT_ALL, count)
+        await bus.app.serve(_COUNT, tell)
         await asyncio.Event().wait()
 
 

@@ -116,6 +116,9 @@ async def _fill(bus: Bus) -> None:
 
 def _documents() -> Iterator[tuple[str, bytes]]:
     cluster = filled_cluster(NODES)
+    # Of the generation whose leader the nodes have told what they run.
+    yard = {"v": 1, "id": cluster.yard, "generation": cluster.token[0]}
+    yield subjects.YARD_KEY, codec.encode(yard)
     yield subjects.MIX_KEY, codec.encode(Mix(cluster.mix.counts, JOBS, JOBS + 1).to_document())
     for node in cluster.nodes.values():
         yield subjects.node_key(node.name), codec.encode(dict(documents.node_document(node)))

@@ -2,6 +2,7 @@
 only it may know."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -15,7 +16,6 @@ from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.core import adoption
 from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.inbox import Inbox
-from gpuyard_coordinator.loop import Arrival
 
 log = structlog.get_logger()
 
@@ -32,15 +32,27 @@ class BeatIntake:
         self._queue = queue
         self._has_ended = has_ended
         self._door = BeatDoor()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        """By subject: a node's next beat waits until the one that is looked up has come back."""
+        self._held: dict[str, Message] = {}
+        self._looked_up: deque[NodeBeat] = deque()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._looked_up) + len(self._queue)
+
+    @property
+    def arrived(self) -> int:
+        return self._queue.arrived
 
     def take(self) -> NodeBeat | None:
-        """The oldest one; None where it is refused, or comes back through the inbox once it is
-        known which of its jobs have ended."""
+        """The oldest one; None where it is refused, or is looked up first: then a later call gives
+        it, before any other of its node."""
+        if self._looked_up:
+            return self._looked_up.popleft()
         message = self._queue.take()
+        if message.subject in self._looking:
+            self._held[message.subject] = message
+            return None
         try:
             beat = self._door.read(message)
         except RemoteProtocolError as error:
@@ -50,14 +62,19 @@ class BeatIntake:
         if not keys:
             return NodeBeat(beat, message)
         looking = asyncio.create_task(self._look_up(beat, message, sorted(keys)))
-        self._looking.add(looking)
-        looking.add_done_callback(self._looking.discard)
+        self._looking[message.subject] = looking
+        looking.add_done_callback(lambda _: self._go_on(message.subject))
         return None
 
     def close(self) -> None:
         """Looks nothing up any more."""
-        for looking in self._looking:
+        for looking in self._looking.values():
             looking.cancel()
+
+    def _go_on(self, subject: str) -> None:
+        del self._looking[subject]
+        if (held := self._held.pop(subject, None)) is not None:
+            self._queue.put_back(held)
 
     async def _look_up(self, beat: Beat, message: Message, keys: list[JobKey]) -> None:
         try:
@@ -65,4 +82,5 @@ class BeatIntake:
         except Unavailable:
             return  # the node's next beat asks again
         ended = frozenset(key for key, is_over in zip(keys, found, strict=True) if is_over)
-        self._inbox.put(Arrival(NodeBeat(beat, message, ended)))
+        self._looked_up.append(NodeBeat(beat, message, ended))
+        self._inbox.wake()

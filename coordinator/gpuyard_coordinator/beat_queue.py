@@ -22,6 +22,8 @@ class BeatQueue:
 
     def __init__(self, inbox: Inbox, *, beat_s: float) -> None:
         """`inbox` is woken by them; `beat_s` is how often an agent beats without news."""
+        self.arrived = 0
+        """How many ever came."""
         self._inbox = inbox
         self._news_s = beat_s * IN_TIME
         self._waiting: dict[tuple[str, str], Message] = {}
@@ -33,8 +35,8 @@ class BeatQueue:
 
     def put(self, message: Message) -> None:
         """Takes the place of the agent's beat that waits still, if one does."""
-        # An agent's reply subjects differ in their last token only.
-        self._waiting[message.subject, message.reply.rpartition(".")[0]] = message
+        self.arrived += 1
+        self._waiting[_agent(message)] = message
         if len(self._waiting) > MOST_WAITING:
             self.take()
         now = asyncio.get_running_loop().time()
@@ -45,6 +47,16 @@ class BeatQueue:
         else:
             self._inbox.wake_soon()
 
+    def put_back(self, message: Message) -> None:
+        """One that could not be read yet; a newer one of its agent that waits keeps its place."""
+        self._waiting.setdefault(_agent(message), message)
+        self._inbox.wake()
+
     def take(self) -> Message:
         """The oldest one; StopIteration where none waits."""
         return self._waiting.pop(next(iter(self._waiting)))
+
+
+def _agent(message: Message) -> tuple[str, str]:
+    """Whose it is: an agent's reply subjects differ in their last token only."""
+    return message.subject, message.reply.rpartition(".")[0]

@@ -39,7 +39,9 @@ from gpuyard_coordinator.store import Store, Write, delete, put
 
 TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
-BEATS_PER_TURN: Final = 500
+BEATS_PER_TURN: Final = 100
+"""Few, since a turn keeps the renewal of the lease waiting, and each may bring a node to look at."""
+READS_PER_TURN: Final = 20
 WRITES_PER_TURN: Final = 250
 """Keys that a turn may change before it commits; well below the 399 of a commit."""
 KIB_PER_TURN: Final = 3072
@@ -52,6 +54,10 @@ CANCEL_KEPT_S: Final = 86_400
 
 class Beats(Protocol):
     """Where the beats wait."""
+
+    @property
+    def arrived(self) -> int:
+        """How many ever came."""
 
     def __len__(self) -> int: ...
 
@@ -122,8 +128,18 @@ class Leader:
             if self.clock.monotonic() >= next_tick:
                 self.inbox.put(Arrival(Tick()))
                 next_tick = self.clock.monotonic() + TICK_S
+            await self._let_others_run()
             await self.turn()
             await self._tidy()
+
+    async def _let_others_run(self) -> None:
+        """Between two turns, of which neither may have waited for anything: what came on the
+        connection is read, beats that are older than others go unread, the lease is renewed."""
+        for _ in range(READS_PER_TURN):
+            arrived = self.beats.arrived
+            await asyncio.sleep(0)
+            if self.beats.arrived == arrived:
+                return
 
     async def turn(self) -> None:
         """(1) apply, (2) plan, (3) commit, (4) tell."""

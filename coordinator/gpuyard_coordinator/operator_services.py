@@ -3,7 +3,6 @@
 Until there are credentials per tenant anybody who may speak on the bus is an operator too.
 """
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -155,9 +154,9 @@ class OperatorServices:
             return self._yard(self.leader.cluster) | unknown | _health(alarms, is_well=False)
 
         def read(cluster: Cluster) -> Body:
-            states = Counter(str(node.state) for node in cluster.nodes.values())
+            states = reads.node_totals(cluster)
             counts = {
-                "nodes": dict(states),
+                "nodes": states,
                 "gpus": reads.gpu_totals(cluster),
                 "queue": reads.queue_by_reason(cluster),
             }

@@ -8,7 +8,7 @@ from typing import Any, Final
 from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
-from gpuyard.model.states import GpuHealth, JobState
+from gpuyard.model.states import JobState, NodeState
 from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard.views import (
@@ -28,7 +28,7 @@ from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
 from gpuyard_coordinator.core.holdups import holdup
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.roster import Roster
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Job, Node, Settings
 from gpuyard_coordinator.core.why import not_waiting, why, why_shape
 
 MAX_PAGE: Final = 1000
@@ -319,24 +319,39 @@ def find_node(cluster: Cluster, name: Any) -> Node:
     return node
 
 
+def node_totals(cluster: Cluster) -> dict[str, int]:
+    """Nodes by state; ready ones that are put aside count as `failing`."""
+    return dict(Counter(map(_node_word, cluster.nodes.values())))
+
+
+def _node_word(node: Node) -> str:
+    is_failing = node.state is NodeState.READY and node.aside is not None
+    return filters.PUT_ASIDE if is_failing else str(node.state)
+
+
 def gpu_totals(cluster: Cluster) -> dict[str, int]:
-    """GPUs of the yard by what they are now: total, free, used, foreign, ill."""
-    totals = Counter({"total": 0, "free": 0, "used": 0, "foreign": 0, "ill": 0})
+    """GPUs of the yard by what they are now: each is in `total` and in one of the others."""
+    words = ("total", "free", "used", "foreign", "ill", "cordoned", "unready")
+    totals = dict.fromkeys(words, 0)
     for node in cluster.nodes.values():
-        free = (
-            set(filters.free_gpus(node, cluster.settings)) if not filters.node_block(node) else ()
-        )
-        for uuid, gpu in node.gpus.items():
-            totals["total"] += 1
-            if gpu.free_milli < WHOLE_GPU_MILLI:
-                totals["used"] += 1
-            elif uuid in free:
-                totals["free"] += 1
-            elif gpu.sample and gpu.sample["health"]["state"] == GpuHealth.HEALTHY:
-                totals["foreign"] += bool(gpu.sample["foreign"])
-            else:
-                totals["ill"] += 1
-    return dict(totals)
+        totals["total"] += len(node.gpus)
+        for gpu in node.gpus.values():
+            totals[_gpu_word(node, gpu, cluster.settings)] += 1
+    return totals
+
+
+def _gpu_word(node: Node, gpu: Gpu, settings: Settings) -> str:
+    """A cordon, a drain and being put aside keep work off alike."""
+    if gpu.free_milli < WHOLE_GPU_MILLI:
+        return "used"
+    if filters.is_down(node) or gpu.facts["mig"] is not None:
+        return "unready"
+    fault = filters.gpu_block(gpu, settings)
+    if not filters.is_sampled(node) or fault not in (None, VerdictCode.FOREIGN_MEMORY):
+        return "ill"
+    if filters.node_block(node) is not None or gpu.cordon is not None:
+        return "cordoned"
+    return "free" if fault is None else "foreign"
 
 
 def queue_by_reason(cluster: Cluster) -> dict[str, int]:

@@ -13,7 +13,10 @@ from reference.markdown import block, code, described, hints, page, table
 
 # What each kind tells, and what its `data` holds.
 _KINDS: Final = {
-    "accepted": ("the job is known and has its id", ""),
+    "accepted": (
+        "the job is known and has its id",
+        "`unlimited`: true for the first of a tenant without a document, where others have one",
+    ),
     "rejected": ("the submission was refused", "`errors`: every fault"),
     "queued": ("it waits; `message` says why", "`code`: the verdict"),
     "verdict": ("why it waits has changed", "`code`: the verdict"),

@@ -10,17 +10,15 @@ from ruamel.yaml import YAML
 
 from gpuyard.errors import InvalidJob
 from gpuyard.model import where
+from gpuyard.model.container import RESERVED_TARGETS, Mount, Ulimit
 from gpuyard.model.gpus import GpuRequest, parse_gpus
 from gpuyard.model.intake import parse_spec
 from gpuyard.model.job import (
     RESERVED_ENV,
-    RESERVED_TARGETS,
     After,
     JobSpec,
-    Mount,
     Retries,
     StopAfter,
-    Ulimit,
 )
 from reference.markdown import block, code, described, page, table, value
 
@@ -170,7 +168,9 @@ def job_page() -> str:
         "Keys are the node's labels (`gpuyard node NAME` shows them) and `node`, `gpu-uuid` and "
         "`compute-capability`. Lines on a GPU (`gpu-name`, `gpu-memory`, `gpu-uuid`, "
         "`compute-capability`) are held against each GPU, so one node may have GPUs that fit and "
-        "others that do not; all others are held against the node. A label that is not there "
+        "others that do not; all others are held against the node. The label `gpu-driver-version` "
+        "shows the major version (`550`), and lines are held against the whole one (`550.54.15`), so "
+        "that `gpu-driver-version>=550.54` can be told. A label that is not there "
         "satisfies `!=` and `!key` and nothing else.",
         table(
             ["short", "means"],

@@ -20,6 +20,9 @@ STALE_INVENTORY: Final = "stale inventory"
 """How the message of a refused start begins whose decision was made on an outdated inventory: it
 is planned again at no charge."""
 
+POLICY_REFUSED: Final = "the node's policy does not allow"
+"""How the message of a start begins that its node's policy refuses: another node may allow it."""
+
 Token = tuple[int, int]
 """The fencing token: (yard generation, sequence of leader.epoch); compared in that order."""
 

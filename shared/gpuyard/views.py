@@ -366,7 +366,8 @@ class ReasonView(TypedDict):
     asked: int | float | str | None
     """A number in `unit`, or a line such as `gpu-memory>=24`."""
     have: int | float | str | None
-    """What the node has of it now; the values of its label where a line fails, None for none."""
+    """What the node has of it now; the values of its label where a line fails, None for none. A text
+    where nothing was asked is to be told instead of the code."""
     unit: Unit | None
     """None where `asked` and `have` are no numbers."""
 

@@ -11,7 +11,6 @@ from gpuyard_coordinator.beat_intake import BeatIntake
 from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.inbox import Inbox
-from gpuyard_coordinator.loop import Arrival
 from tests.shared import golden_examples
 
 BEAT: dict[str, Any] = dict(golden_examples.BEAT)
@@ -62,17 +61,15 @@ async def test_a_beat_that_tells_of_jobs_comes_once_it_is_known_which_of_them_en
     scene.put(BEAT | {"attempts": TELLING})
     assert scene.intake.take() is None
     await asyncio.sleep(0)
-    assert not len(scene.inbox)
+    assert not len(scene.intake)
 
     scene.answering.set()
-    await asyncio.wait_for(scene.inbox.wait(), 5)
-    while not len(scene.inbox):
+    while not len(scene.intake):
         await asyncio.wait_for(scene.inbox.wait(), 5)
-    arrival = scene.inbox.take()
-    assert isinstance(arrival, Arrival)
-    assert isinstance(arrival.event, NodeBeat)
+    event = scene.intake.take()
+    assert event is not None
     keys = frozenset((report["tenant"], report["job"]) for report in TELLING)
-    assert arrival.event.ended == keys
+    assert event.ended == keys
     assert set(scene.asked) == keys
 
 
@@ -82,6 +79,28 @@ async def test_a_look_up_that_fails_leaves_it_to_the_next_beat() -> None:
     scene.answering.set()
     scene.put(BEAT | {"attempts": TELLING})
     assert scene.intake.take() is None
-    (looking,) = scene.intake._looking
-    await asyncio.wait_for(looking, 5)
-    assert not len(scene.inbox)
+    scene.put(BEAT | {"attempts": [], "seq": BEAT["seq"] + 1})
+    assert scene.intake.take() is None
+    while not len(scene.intake):
+        await asyncio.wait_for(scene.inbox.wait(), 5)
+    event = scene.intake.take()
+    assert event is not None
+    assert event.ended is None
+    assert len(scene.intake) == 0
+
+
+async def test_a_nodes_beats_stay_in_order_while_one_of_them_is_looked_up() -> None:
+    scene = Scene()
+    scene.put(BEAT | {"attempts": TELLING})
+    assert scene.intake.take() is None
+    scene.put(BEAT | {"attempts": [], "seq": BEAT["seq"] + 1})
+    assert scene.intake.take() is None
+    assert len(scene.intake) == 0
+
+    scene.answering.set()
+    while len(scene.intake) < 2:
+        await asyncio.wait_for(scene.inbox.wait(), 5)
+    first, second = scene.intake.take(), scene.intake.take()
+    assert first is not None
+    assert second is not None
+    assert second.beat["seq"] == first.beat["seq"] + 1

@@ -43,6 +43,17 @@ async def test_another_agent_under_the_same_name_is_heard_beside_it() -> None:
     assert [message.data for message in drained(queue)] == [b"10", b"1"]
 
 
+async def test_one_that_is_put_back_does_not_displace_a_newer_one() -> None:
+    queue = BeatQueue(Inbox(), beat_s=2.0)
+    queue.put(beat("n1", 1))
+    older = queue.take()
+    queue.put_back(older)
+    assert queue.take() is older
+    queue.put(beat("n1", 2))
+    queue.put_back(older)
+    assert [message.data for message in drained(queue)] == [b"2"]
+
+
 async def test_beats_of_made_up_agents_do_not_pile_up() -> None:
     queue = BeatQueue(Inbox(), beat_s=2.0)
     for number in range(beat_queue.MOST_WAITING + 5):

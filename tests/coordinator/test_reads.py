@@ -1,12 +1,14 @@
 """What readers are shown of the state: ids found, pages, verdicts, nodes and totals."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpuyard import codec
+from gpuyard.cli.why import reason_text
 from gpuyard.errors import RequestError, UnknownThing
 from gpuyard.views import JobView
 from gpuyard_coordinator import reads
@@ -292,20 +294,109 @@ def test_a_node_that_is_not_known_is_said_to_be_unknown(name: object) -> None:
 
 def test_totals_put_each_gpu_in_one_place() -> None:
     yard = Yard()
-    agent = yard.node("a", gpus=5)
+    agent = yard.node("a", gpus=8)
     agent.change_sample(2, health={"state": "lost", "reason": None, "since": None})
     foreign = {"pid": 1, "user": "bob", "container": None, "memory_mib": 9000}
     agent.change_sample(3, memory_foreign_mib=9000, foreign=[foreign])
+    agent.change_sample(4, memory_foreign_mib=9000)  # whose it is cannot be told
     yard.beat("a")
+    yard.cordon("a", "5", reason="fan")
     yard.submit("j", gpus=1)
     yard.submit("k", gpus=16)
     yard.plan()
 
-    assert reads.gpu_totals(yard.cluster) == {
-        "total": 5,
-        "free": 2,
+    counted = reads.gpu_totals(yard.cluster)
+
+    assert counted == {
+        "total": 8,
+        "free": 3,
         "used": 1,
-        "foreign": 1,
+        "foreign": 2,
         "ill": 1,
+        "cordoned": 1,
+        "unready": 0,
     }
     assert reads.queue_by_reason(yard.cluster) == {"insufficient_gpus": 1}
+
+
+def drained(yard: Yard) -> None:
+    yard.drain("a")
+
+
+def cordoned(yard: Yard) -> None:
+    yard.cordon("a")
+
+
+def failing(yard: Yard) -> None:
+    for number in range(3):
+        yard.submit(f"bad{number}", image=f"bad{number}")
+        yard.plan()
+        yard.end(f"bad{number}", reason="runtime_error")
+
+
+def silent(yard: Yard) -> None:
+    yard.tick(7)
+
+
+def lost(yard: Yard) -> None:
+    yard.tick(31)
+
+
+def unready(yard: Yard) -> None:
+    agent = yard.agents["a"]
+    agent.reasons = [{"code": "disk_low", "message": "", "gpu": None, "since": None}]
+    yard.beat("a")
+
+
+def unsampled(yard: Yard) -> None:
+    yard.agents["a"].sample_age_s = 60.0
+    yard.beat("a")
+
+
+@pytest.mark.parametrize(
+    ("happens", "word", "state"),
+    [
+        (drained, "cordoned", "ready"),
+        (cordoned, "cordoned", "ready"),
+        (failing, "cordoned", "failing"),
+        (silent, "unready", "suspect"),
+        (lost, "unready", "lost"),
+        (unready, "unready", "unready"),
+        (unsampled, "ill", "ready"),
+    ],
+)
+def test_gpus_of_a_node_that_takes_no_work_are_in_no_other_total(
+    happens: Callable[[Yard], None], word: str, state: str
+) -> None:
+    yard = Yard()
+    yard.node("a", gpus=8)
+    yard.submit("j", gpus=1)
+    yard.plan()
+    yard.start()
+
+    happens(yard)
+
+    counted = reads.gpu_totals(yard.cluster)
+    assert {name: number for name, number in counted.items() if number} == {
+        "total": 8,
+        "used": 1,
+        word: 7,
+    }
+    assert reads.node_totals(yard.cluster) == {state: 1}
+
+
+def test_why_calls_a_node_that_is_put_aside_as_the_list_of_nodes_does() -> None:
+    yard = Yard()
+    yard.node("a", gpus=1)
+    failing(yard)
+    yard.submit("j", gpus=1)
+    yard.plan()
+
+    (shown,) = reads.show_node(yard.cluster, yard.core_node("a"))["reasons"]
+    found = yard.why()
+
+    assert shown["code"] == "failing"
+    assert found["verdict"] is not None
+    assert found["verdict"]["message"] == "0/1 nodes fit: 1 failing"
+    (reason,) = found["nodes"][0]["reasons"]
+    assert (reason["code"], reason_text(reason)) == ("node_unready", "failing")

@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import nats.errors
 import pytest
 
 from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Message, NoResponders, connect, redact
 from gpuyard.bus import link as link_module
+from gpuyard.bus.dialling import in_words
 from gpuyard.errors import BusTooOld, LocalProtocolError, RemoteProtocolError, Unavailable
 from tests.support.nats_server import MakeNatsServer, NatsServer
 
@@ -251,6 +255,29 @@ async def test_an_unreachable_server_is_one_clear_line() -> None:
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (nats.errors.Error("nats: 'Authorization Violation'"), "Authorization Violation"),
+        (TimeoutError(), "timed out"),
+        (nats.errors.TimeoutError(), "timed out"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)"), "connection refused"),
+        (OSError(113, "Connect call failed ('10.0.0.1', 9)"), "no route to host"),
+        (
+            OSError(
+                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 9, 0, 0), "
+                "[Errno 111] Connect call failed ('127.0.0.1', 9)"
+            ),
+            "connection refused",
+        ),
+        (ssl.SSLError(1, "[SSL] certificate verify failed"), "[SSL] certificate verify failed"),
+    ],
+)
+def test_a_fault_of_connecting_is_told_in_plain_words(fault: Exception, told: str) -> None:
+    assert in_words(fault) == told
+
+
 async def test_a_wrong_token_is_said_at_once(make_nats_server: MakeNatsServer) -> None:
     server = make_nats_server(token="right")
     start = time.monotonic()
@@ -260,6 +287,7 @@ async def test_a_wrong_token_is_said_at_once(make_nats_server: MakeNatsServer) -
 
     assert time.monotonic() - start < 3
     assert "wr0ng" not in str(caught.value)
+    assert "'" not in str(caught.value)
     async with bus_on(server.url) as bus:
         assert bus.is_connected
         assert "right" not in bus.url

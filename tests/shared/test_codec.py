@@ -164,6 +164,27 @@ def test_what_cannot_be_encoded_is_our_fault(body: dict[str, Any]) -> None:
         codec.encode(body)
 
 
+def test_a_value_that_is_known_already_need_not_be_decoded() -> None:
+    body = {"v": 1, "facts": {"gpus": [1, 2, 3]}, "seq": 7}
+    data = codec.encode(body)
+    packed = codec.packed_value(data, "facts")
+
+    assert packed == codec.encode(body["facts"])  # type: ignore[arg-type]  # it is a map
+    assert codec.decode_except(data, "facts", packed) == body | {"facts": None}
+    assert codec.decode_except(data, "facts", codec.encode({"gpus": [1, 2]})) is None
+    assert codec.decode_except(data, "seq", packed) is None
+    with pytest.raises(RemoteProtocolError, match="no other"):
+        codec.packed_value(data, "other")
+
+
+def test_of_a_key_that_stands_twice_the_last_value_counts() -> None:
+    one, two = b"\xa5facts\x01", b"\xa5facts\x02"
+
+    assert codec.packed_value(b"\x82" + one + two, "facts") == b"\x02"
+    assert codec.decode_except(b"\x82" + one + two, "facts", b"\x01") is None
+    assert codec.decode(b"\x82" + one + two) == {"facts": 2}
+
+
 def test_bytes_become_base64_or_readable_text() -> None:
     assert codec.to_json_ready(LOG_CHUNK)["data"] == "bG9zcyAwLjI1Cv8A"
     assert codec.to_json_ready(LOG_CHUNK, binary="text")["data"] == "loss 0.25\n�\x00"

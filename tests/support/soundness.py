@@ -9,7 +9,7 @@ from gpuyard import codec, subjects
 from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, JobState
-from gpuyard_coordinator.core import documents, ledger
+from gpuyard_coordinator.core import documents, ledger, stored_jobs
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.state import Attempt, Job, Node
@@ -30,7 +30,7 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
     for job in cluster.jobs.values():
         _check_attempts(job, is_restored=is_restored)
         data = codec.encode(documents.job_document(job))
-        read = documents.read_job(data, cluster.tenants)
+        read = stored_jobs.read_job(data, cluster.tenants)
         assert _comparable(read) == _comparable(job)
     _check_use(cluster)
 

@@ -18,7 +18,7 @@ from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
 from gpuyard.views import WhyView
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.core import adoption, documents, explain, filters
+from gpuyard_coordinator.core import adoption, documents, explain, filters, stored_jobs
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -322,7 +322,7 @@ class Yard:
     def job(self, id: str = "j", *, tenant: str = TENANT) -> Job:
         """The job, live or as its kept record has it."""
         live = self.cluster.jobs.get((tenant, id))
-        return live or documents.read_job(self.store.done[tenant, id], {})
+        return live or stored_jobs.read_job(self.store.done[tenant, id], {})
 
     def done(self, id: str = "j", *, tenant: str = TENANT) -> JobDocument:
         return cast(JobDocument, codec.decode(self.store.done[tenant, id]))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from gpuyard.errors import GpuyardError
+from gpuyard.messages import POLICY_REFUSED
 
 ENGINE_SOCKETS: Final = (
     "/run/docker.sock",
@@ -56,16 +57,18 @@ def refusals(spec: Mapping[str, Any], policy: NodePolicy) -> list[str]:
 
 def _refusals(spec: Mapping[str, Any], policy: NodePolicy) -> Iterator[str]:
     image, network = str(spec["image"]), str(spec.get("network", "bridge"))
+    sources = [str(mount["source"]) for mount in spec.get("mounts") or ()]
+    allowed = policy.allowed_mounts
+    for source in sources:  # first, since no other node allows it either
+        if _reaches_engine(_path(source)):
+            yield f"mounting {source} would hand the host to the job"
     if policy.images is not None and not _matches(image, policy.images):
-        yield f"the node's policy does not allow the image {image}"
+        yield f"{POLICY_REFUSED} the image {image}"
     if policy.networks is not None and not _matches(network, policy.networks):
-        yield f"the node's policy does not allow the network {network}"
-    for mount in spec.get("mounts") or ():
-        source = _path(str(mount["source"]))
-        if _reaches_engine(source):
-            yield f"mounting {mount['source']} would hand the host to the job"
-        elif policy.allowed_mounts is not None and not _is_below(source, policy.allowed_mounts):
-            yield f"the node's policy does not allow mounting {mount['source']}"
+        yield f"{POLICY_REFUSED} the network {network}"
+    for source in sources:
+        if allowed is not None and not _is_below(_path(source), allowed):
+            yield f"{POLICY_REFUSED} mounting {source}"
 
 
 def _matches(text: str, patterns: tuple[str, ...]) -> bool:

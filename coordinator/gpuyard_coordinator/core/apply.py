@@ -124,12 +124,13 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         )
         _refuse(cluster, refused, now, effects, reason=reason)
         return
+    notice = {"unlimited": True} if tenancy.is_stranger(cluster, event.tenant) else None
     job = _new_job(cluster, event, spec, shape, now)
     cluster.jobs[key] = job
     cluster.forget_done(key)
     effects.done.pop(key, None)
     message = "; ".join(note for note in (event.note, *notes) if note) or None
-    effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user)
+    effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user, data=notice)
     effects.outcomes.append(Outcome(event.ref, key=key))
     if done is not None and done["state"] == JobState.CANCELLED:
         lifecycle.end_job(

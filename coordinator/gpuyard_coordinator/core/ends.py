@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from gpuyard.model.quantities import format_days, parse_duration_s
 from gpuyard.model.states import HOLDING_STATES
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import explain, ledger
@@ -137,5 +138,5 @@ def _wait_for(jobs: Sequence[Job]) -> Change:
     text = f"wait for the end of job {job.id} of {job.user}"
     limit = job.spec.get("max_runtime")
     if limit and job.started_at:
-        text += f" (started {job.started_at}, at most {limit})"
+        text += f" (started {job.started_at}, at most {format_days(parse_duration_s(limit))})"
     return change | {"text": text}

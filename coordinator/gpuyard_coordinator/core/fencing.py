@@ -10,7 +10,7 @@ is to go on, time proves nothing.
 from typing import Any, Final
 
 from gpuyard.errors import FieldFault
-from gpuyard.model.quantities import format_duration
+from gpuyard.model.quantities import format_days, format_duration
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, NodeState
 from gpuyard.model.verdicts import Verdict, VerdictCode
@@ -42,7 +42,7 @@ def fault(spec: dict[str, Any], settings: Settings) -> FieldFault | None:
     fence_s = documents.fence_s(spec)
     if fence_s is None or fence_s >= settings.suspect_s:
         return None
-    least = format_duration(settings.suspect_s)
+    least = format_days(settings.suspect_s)
     message = f"stop_after must be at least {least}: a node may be silent as long and be well"
     return FieldFault("on_partition.stop_after", "out_of_range", message)
 
@@ -81,7 +81,7 @@ def judge(cluster: Cluster, now: Now, effects: Effects) -> None:
         if due > now.mono:
             cluster.fences.file(filed, due)
             continue
-        fence = format_duration(job.fence_s or 0.0)
+        fence = format_days(job.fence_s or 0.0)
         lifecycle.end_attempt(
             cluster,
             job,
@@ -122,7 +122,7 @@ def lost_verdict(cluster: Cluster, job: Job) -> Verdict | None:
         frees = f"machine {attempt.machine_id} has the name again, or 'gpuyard forget {name}'"
     if job.fence_s is not None and attempt.fenced:
         over = later(max(heard, cluster.began_at), job.fence_s + MARGIN_S)
-        fence = format_duration(job.fence_s)
+        fence = format_days(job.fence_s)
         frees += f", at the latest when its fence of {fence} is over, about {over}"
     what = f"node {name} is silent and nothing proves the attempt over; it waits until {frees}"
     return {"code": str(VerdictCode.NODE_LOST_WAITING), "message": what, "since": heard}

@@ -22,6 +22,8 @@ STALE_SAMPLE_S: Final = 10.0
 """A reading older than this says nothing about what is free now: GPUs take no new work."""
 FAILED_BEFORE: Final = "failed this job before"
 """The node is well for others: the job is kept off it while others could run it."""
+PUT_ASIDE: Final = "failing"
+"""As the node's own reason says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,7 @@ def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:
     """
     if node.state is NodeState.LOST:
         return V.NODE_LOST
-    if node.state is not NodeState.READY or not node.is_proven:
-        return V.NODE_UNREADY
-    if node.is_stopping or node.is_adopting or node.forgotten_by is not None:
-        return V.NODE_UNREADY
-    if node.aside is not None and not node.aside.takes_work:
+    if is_down(node) or is_put_aside(node):
         return V.NODE_UNREADY
     is_cordoned = node.scheduling is Scheduling.CORDONED
     if node.scheduling is Scheduling.DRAINING or (
@@ -57,6 +55,18 @@ def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:
     ):
         return V.NODE_CORDONED
     return None
+
+
+def is_down(node: Node) -> bool:
+    """True where the node itself is not there or not ready, whatever was ordered of it."""
+    if node.state is not NodeState.READY or not node.is_proven:
+        return True
+    return node.is_stopping or node.is_adopting or node.forgotten_by is not None
+
+
+def is_put_aside(node: Node) -> bool:
+    """True while jobs are kept off since job after job failed there, but for one trial at a time."""
+    return node.aside is not None and not node.aside.takes_work
 
 
 def gpu_block(gpu: Gpu, settings: Settings) -> VerdictCode | None:
@@ -153,7 +163,8 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
     if node.name in shape.excluded:
         return NodeVerdict(node.name, V.NODE_UNREADY, note=FAILED_BEFORE)
     if code := node_block(node, shape.tolerate):
-        return NodeVerdict(node.name, code)
+        is_aside = code is V.NODE_UNREADY and not is_down(node)
+        return NodeVerdict(node.name, code, note=PUT_ASIDE if is_aside else None)
     fits = selection.matching(node, shape)
     if fits is None:
         return NodeVerdict(node.name, V.WHERE_MISMATCH)

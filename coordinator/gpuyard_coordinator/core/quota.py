@@ -11,14 +11,17 @@ from typing import Any, Final
 
 from gpuyard.errors import FieldFault
 from gpuyard.model.gpus import GpuRequest
-from gpuyard.model.quantities import format_duration, parse_duration_s
+from gpuyard.model.quantities import format_days, format_duration, parse_duration_s
 from gpuyard.model.reasons import EndReason
-from gpuyard_coordinator.core import ledger
+from gpuyard_coordinator.core import ledger, selection
 from gpuyard_coordinator.core.cluster import Use
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Shape
 
 Document = Mapping[str, Any]
 _MIB_PER_GIB: Final = 1024
+_BY_DEFAULT: Final = "by the tenant's default"
+_NAMED: Final = 5
+"""Models that a refusal names."""
 _SLACK: Final = 1e-6
 """Limits are written in decimal fractions, which floats hold nearly."""
 
@@ -198,11 +201,17 @@ def _never(
         yield "gpus", f"{memory} MiB asked, limits.gpu_memory_gib {of_tenant} is {most:g}"
     if shape.wants_gpus and shape.models == ():
         yield "gpus", f"models {of_tenant} is empty: it may use no GPU"
+    elif shape.wants_gpus and not selection.may_have_an_allowed_model(shape):
+        asked = " and ".join(str(line) for line in shape.where if line.key == "gpu-name")
+        allowed = ", ".join((shape.models or ())[:_NAMED])
+        more = ", …" if len(shape.models or ()) > _NAMED else ""
+        yield "where", f"{asked} asked, models {of_tenant} allows only {allowed}{more}"
     if limits.get("running_jobs") == 0:
         yield "", f"limits.running_jobs {of_tenant} is 0"
     runtime, cap = spec.get("max_runtime"), per_job.get("max_runtime")
     if runtime and cap and parse_duration_s(runtime) > parse_duration_s(cap):
-        yield "max_runtime", f"{runtime} asked, per_job.max_runtime {of_tenant} is {cap}"
+        text = f"{_days(runtime)} asked, per_job.max_runtime {of_tenant} is {_days(cap)}"
+        yield "max_runtime", text
 
 
 def with_defaults(
@@ -216,23 +225,27 @@ def with_defaults(
     count = per_job.get("default_gpus")
     if count and spec["gpus"] is None:
         spec["gpus"] = GpuRequest(count=count).requested()
-        notes.append(f"gpus is {count} by default")
+        notes.append(f"gpus is {count} {_BY_DEFAULT}")
     gpus = spec["gpus"]
     held = (gpus["count"] or len(gpus["ids"])) if gpus else 0
     for key in ("cpus", "memory_mib"):
         per_gpu = per_job.get(f"default_{key}_per_gpu")
         if per_gpu and held and spec.get(key) is None:
             spec[key] = per_gpu * held
-            notes.append(f"{key} is {spec[key]:g} by default")
+            notes.append(f"{key} is {spec[key]:g} {_BY_DEFAULT}")
     runtime = per_job.get("default_runtime") or per_job.get("max_runtime")
     if runtime and spec.get("max_runtime") is None:
         spec["max_runtime"] = format_duration(parse_duration_s(runtime))
-        notes.append(f"max_runtime is {spec['max_runtime']} by default")
+        notes.append(f"max_runtime is {_days(runtime)} {_BY_DEFAULT}")
     cap = per_job.get("max_priority")
     if cap is not None and spec["priority"] > cap:
         spec["priority"] = cap
         notes.append(f"priority is capped to {cap}")
     return spec, notes
+
+
+def _days(duration: str) -> str:
+    return format_days(parse_duration_s(duration))
 
 
 def _part(document: Document | None, name: str) -> Mapping[str, Any]:

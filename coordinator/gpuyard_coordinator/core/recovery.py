@@ -12,7 +12,7 @@ from gpuyard.messages import Beat, NodeDocument, Token
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import NodeFacts
 from gpuyard.model.states import HOLDING_STATES
-from gpuyard_coordinator.core import beats, documents, ledger, takeover, tenancy
+from gpuyard_coordinator.core import beats, documents, ledger, stored_jobs, takeover, tenancy
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
@@ -136,7 +136,7 @@ def _remove_node(cluster: Cluster, name: str) -> None:
 def take_job(cluster: Cluster, data: bytes) -> None:
     """A job that is not over, as it was stored; it waits, or its attempt holds its grant.
 
-    Raises as `documents.read_job` where it cannot be understood.
+    Raises as `stored_jobs.read_job` where it cannot be understood.
     """
     job = load_job(cluster, data)
     if job.state not in HOLDING_STATES:
@@ -145,7 +145,7 @@ def take_job(cluster: Cluster, data: bytes) -> None:
 
 def load_job(cluster: Cluster, data: bytes) -> Job:
     """As `take_job`, but for the queue: `fill_queue` is to be called once all are loaded."""
-    job = documents.read_job(data, cluster.tenants)
+    job = stored_jobs.read_job(data, cluster.tenants)
     if job.key not in cluster.jobs and job.submit_seq >= cluster.priced.next_submit_seq:
         cluster.mix.observe(job.shape, job.submit_seq)
     _take_out(cluster, job.key)

@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any, Final, NamedTuple
 
+from gpuyard.messages import POLICY_REFUSED
 from gpuyard.model.job import DEFAULT_BACKOFF_S, LONGEST_BACKOFF_S
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
@@ -49,7 +50,8 @@ def _elsewhere(cluster: Cluster, job: Job, attempt: Attempt, reason: EndReason) 
     """For an attempt that never started: free, at once, on a node that has not failed it."""
     row = REASONS[reason]
     is_theirs = row.owner in NOT_THE_JOBS and row.retry is Retry.ELSEWHERE
-    is_policy = reason is EndReason.INVALID
+    told = attempt.message or ""
+    is_policy = reason is EndReason.INVALID and told.startswith(POLICY_REFUSED)
     if not (is_theirs or is_policy) or job.not_charged >= FREE_RETRIES:
         return None
     avoid = job.shape.excluded | {attempt.node}

@@ -93,6 +93,17 @@ def is_allowed_model(gpu: Gpu, shape: Shape) -> bool:
     return shape.models is None or any(fnmatchcase(name, m.casefold()) for m in shape.models)
 
 
+def may_have_an_allowed_model(shape: Shape) -> bool:
+    """False where the job's lines on `gpu-name` rule out each of its tenant's models, whatever GPUs
+    there are; where both are written with `*`, that is often not certain."""
+    lines = [line for line in shape.where if line.key == "gpu-name"]
+    return shape.models is None or any(
+        not model.strip("*")  # which allows a GPU without a name, too
+        or not any(where.leaves_none(line, model) for line in lines)
+        for model in shape.models
+    )
+
+
 def gpu_preference(node: Node, shape: Shape) -> dict[str, int]:
     """How many `gpu-*` lines of `prefer` hold on each GPU; empty where there are none."""
     lines = [condition for condition in shape.prefer if where.is_per_gpu(condition)]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gpuyard.errors import Conflict, UnknownThing
+from gpuyard.model.tenant import DEFAULT_TENANT
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
@@ -39,6 +40,16 @@ def apply_tenant(
     effects.audit(event.actor, action, now, tenant=event.tenant, before=before, after=after)
     effects.outcomes.append(Outcome(event.ref, tenant=event.tenant))
     reshape(cluster, event.tenant)
+
+
+def is_stranger(cluster: Cluster, tenant: str) -> bool:
+    """Whether nothing limits a tenant, in a yard that limits others, and it has no live job: its
+    name is likely mistyped."""
+    if tenant in cluster.tenants or tenant == DEFAULT_TENANT:
+        return False
+    use = cluster.use.get(tenant)
+    is_new = not cluster.queue.waiting[tenant] and not (use and use.running_jobs)
+    return is_new and any(name != DEFAULT_TENANT for name in cluster.tenants)
 
 
 def reshape(cluster: Cluster, tenant: str) -> None:

@@ -114,7 +114,7 @@ class _Faults:
     def describe(self, target: Target) -> str:
         if self.last is None:
             return f"{target.shown} does not answer"
-        line = _line(self.last)
+        line = in_words(self.last)
         if "certificate" in line:
             return f"{target.shown} has a certificate that is not trusted: {line}"
         if self.refused.is_set() or (self._resets and self._wants_login):
@@ -195,7 +195,7 @@ def _raise_fault(target: Target, connecting: "asyncio.Future[None]") -> None:
         raise LocalProtocolError(
             "credentials need the package nkeys: pip install 'nats-py[nkeys]'"
         ) from fault
-    raise Unavailable(f"cannot connect to {target.shown}: {_line(fault)}") from fault
+    raise Unavailable(f"cannot connect to {target.shown}: {in_words(fault)}") from fault
 
 
 def _check_version(target: Target, client: Client) -> None:
@@ -208,7 +208,7 @@ def _check_version(target: Target, client: Client) -> None:
         )
 
 
-def _line(fault: BaseException) -> str:
+def in_words(fault: BaseException) -> str:
     """The fault in words: without Python's, and each once where a name has several addresses."""
     text = " ".join(str(fault).split()).removeprefix("nats: ").strip("'")
     if isinstance(fault, TimeoutError) and text in ("", "timeout"):

@@ -25,7 +25,8 @@ async def drained(client: AsyncClient, view: View, *, is_limited: bool, settings
     """
     name = view["name"]
     if view["jobs"] and not is_limited and not settings.quiet:
-        say(f"waiting for {_jobs(view)} to end by themselves; --deadline would set a limit")
+        alone = "itself" if len(view["jobs"]) == 1 else "themselves"
+        say(f"waiting for {_jobs(view)} to end by {alone}; --deadline would set a limit")
     try:
         return await _emptied(client, view, settings)
     except asyncio.CancelledError:

@@ -8,7 +8,17 @@ import click
 from gpuyard.cli.completing import job_ids
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.jobs import gpus_text, state_text, user_text, why_text
-from gpuyard.cli.render import View, age, json_object, local_time, mib, parse_time, plain, span
+from gpuyard.cli.render import (
+    View,
+    age,
+    json_object,
+    local_time,
+    local_times,
+    mib,
+    parse_time,
+    plain,
+    span,
+)
 from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
@@ -180,8 +190,8 @@ def event_text(event: View) -> str:
         parts.append(f"on {event['node']}")
     if event["reason"]:
         parts.append(f"[{event['reason']}]")
-    if event["message"]:
-        parts.append(str(event["message"]))
-    if event["actor"] and not str(event["message"]).endswith(f"by {event['actor']}"):
-        parts.append(f"by {event['actor']}")
+    message, actor = local_times(event["message"] or ""), event["actor"]
+    if actor and not message.endswith(f"by {actor}"):
+        parts.append(f"by {actor}:" if message else f"by {actor}")
+    parts.append(message)
     return plain(" ".join(parts).rstrip())

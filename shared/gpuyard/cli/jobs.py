@@ -10,7 +10,7 @@ from gpuyard.cli.completing import node_names
 from gpuyard.cli.ending import UsageFault
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.progress import short_id
-from gpuyard.cli.render import Column, View, age, parse_time, show_list
+from gpuyard.cli.render import Column, View, age, local_times, parse_time, show_list
 from gpuyard.subjects import UNKNOWN_USER
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ SORTS: Final = {
     "state": "state",
     "name": "name",
 }
+STOPPED: Final = ("cancelled", "time_limit", "preempted", "node_drained", "yard_stopped")
+"""Why the yard ends a container; its exit code then tells only how it took the signal."""
 
 _STRANGE: Final = "no jobs: tenant {} has no document and no unfinished job; see 'gpuyard tenants'"
 
@@ -233,11 +235,12 @@ def gpus_text(job: View) -> str:
 def why_text(job: View) -> str:
     """Why it waits, stops or ended; empty while there is nothing to explain."""
     if job["state"] not in ("succeeded", "failed", "cancelled") and job["verdict"]:
-        return str(job["verdict"]["message"] or job["verdict"]["code"])
+        return local_times(job["verdict"]["message"] or job["verdict"]["code"])
     if job["state"] == "stopping":
-        return str(job["reason"] or job["message"] or "")
+        return local_times(job["reason"] or job["message"] or "")
     if job["state"] in ("failed", "cancelled"):
-        code = f" {job['exit_code']}" if job["exit_code"] is not None else ""
-        told = f": {job['message']}" if job["message"] else ""
+        has_code = job["exit_code"] is not None and job["reason"] not in STOPPED
+        code = f" {job['exit_code']}" if has_code else ""
+        told = f": {local_times(job['message'])}" if job["message"] else ""
         return f"{job['reason'] or ''}{code}{told}"
     return ""

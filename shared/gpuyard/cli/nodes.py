@@ -16,6 +16,7 @@ from gpuyard.cli.render import (
     View,
     age,
     json_object,
+    local_times,
     mib,
     plain,
     show_list,
@@ -174,7 +175,7 @@ def node_detail(view: View, users: dict[str, str]) -> Iterator[str]:
     yield from fields(_facts(view))
     for reason in view["reasons"]:
         gpu = f" (GPU {reason['gpu']})" if reason["gpu"] else ""
-        yield plain(f"! {reason['code']}{gpu}: {reason['message']}")
+        yield plain(f"! {reason['code']}{gpu}: {local_times(reason['message'])}")
     if view["gpus"]:
         yield ""
         yield from table(view["gpus"], gpu_columns(users), width=terminal_width())

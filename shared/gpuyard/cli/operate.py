@@ -66,12 +66,13 @@ def uncordon(name: str, gpu: str | None) -> None:
 @click.command(epilog="Exit code: 0 empty, 1 the drain was ended by somebody; Ctrl-C leaves it on.")
 @click.argument("name", metavar="NAME", shell_complete=node_names)
 @click.option("--reason", metavar="TEXT", default=None, help="Shown to whoever waits for it.")
-@click.option("--deadline", metavar="TIME", default=None, help="End the jobs after this, as 10m.")
+@click.option("--deadline", metavar="TIME", default=None, help="Stop jobs after this, as 10m.")
 @global_options
 def drain(name: str, reason: str | None, deadline: str | None) -> int:
     """Empty a node: no new jobs start there, and this returns when the last one is over.
 
-    Without --deadline it waits for as long as the jobs take; 'gpuyard uncordon NAME' ends it.
+    Without --deadline it waits for as long as the jobs take; with one, those that still run then
+    are stopped and queued again. 'gpuyard uncordon NAME' ends it.
 
     \b
       gpuyard drain a100-3 --reason "new driver"

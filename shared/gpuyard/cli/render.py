@@ -5,6 +5,7 @@ Rows are padded here: libraries for tables take seconds for ten thousand rows.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from gpuyard.cli.streams import write
 
 View = Mapping[str, Any]
 GAP: Final = 2
+_TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z\b")
+"""As the yard writes times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,11 @@ def local_time(text: str | None) -> str:
     """A time of a view as this machine's clock and zone show it; JSON keeps UTC."""
     then = parse_time(text)
     return "-" if then is None else then.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def local_times(message: str) -> str:
+    """A message of the yard for people: the times in it as `local_time` shows them."""
+    return _TIME.sub(lambda found: local_time(found[0]), message)
 
 
 def age(text: str | None, now: datetime | None = None) -> str:

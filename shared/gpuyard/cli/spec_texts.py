@@ -48,8 +48,11 @@ def gpus(text: str | None) -> int | str | None:
         raise UsageFault("--gpus is empty; write --gpus 0 for none")
     if cleaned.isdigit():
         return int(cleaned)
-    if not re.search(r"capabilities=|driver=|count=|options=", cleaned):
-        return cleaned
+    is_long = re.search(r"capabilities=|driver=|count=|options=", cleaned)
+    return _long_gpus(cleaned) if is_long else cleaned
+
+
+def _long_gpus(cleaned: str) -> int | str:
     kept = []
     for part in next(csv.reader([cleaned]), []):
         name, _, value = part.partition("=")

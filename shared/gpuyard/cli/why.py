@@ -11,7 +11,7 @@ import click
 
 from gpuyard.cli.completing import live_job_ids
 from gpuyard.cli.globals import current, global_options
-from gpuyard.cli.render import View, json_object, local_time, plain, terminal_width
+from gpuyard.cli.render import View, json_object, local_time, local_times, plain, terminal_width
 from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def text(
 
 
 def _head(verdict: View, nodes: Sequence[View], tenant: str) -> Iterator[str]:
-    message = str(verdict.get("message") or verdict.get("code") or "it waits for its turn")
+    message = local_times(verdict.get("message") or verdict.get("code") or "it waits for its turn")
     is_counted = bool(_COUNTED.match(message))
     if is_counted:
         yield message
@@ -165,7 +165,7 @@ def change_text(change: View) -> str:
     """What to change, in the words that the job was asked for with."""
     line = str(change.get("line") or "")
     flag = _as_asked(line)
-    return str(change["text"]) if flag == line else f"drop {flag}"
+    return local_times(change["text"]) if flag == line else f"drop {flag}"
 
 
 def _as_asked(value: Any) -> Any:
@@ -188,6 +188,8 @@ def _as_asked(value: Any) -> Any:
 def reason_text(reason: View) -> str:
     """`insufficient_gpus (asked 4, has 2)`, `insufficient_memory (asked 8192 MiB, has 3072 MiB)`;
     what is unknown is left out."""
+    if reason.get("asked") is None and isinstance(reason.get("have"), str):
+        return str(reason["have"])
     unit = reason.get("unit")
     after = "" if unit in (None, "GPUs") else f" {unit}"
     parts = [

@@ -61,6 +61,8 @@ class Follower:
         self.view: Mapping[str, Any] | None = None
         self.refusal: Event | None = None
         """The `rejected` event, where the submission was refused."""
+        self.is_unlimited = False
+        """Whether the yard said of the job that nothing limits its tenant, and something others."""
         self._body: dict[str, Any] = {"id": job, "tenant": tenant}
         self._bus = bus
         self._api = api
@@ -289,6 +291,8 @@ class Follower:
             self._is_accepted = True
             if event["attempt"] is not None and event["node"] is not None:
                 self._output.assign(event["attempt"], event["node"])
+            if event["data"].get("unlimited") is True:
+                self.is_unlimited = True
             if event["kind"] in FINAL_STATES:
                 self._is_over = True
             self._events.append(event)

@@ -40,7 +40,8 @@ class Job:
     ended_at: str | None = None
     view: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     warning: str | None = None
-    """Set where the job is stored but no leader has answered yet."""
+    """Set where the job is stored but no leader has answered yet, and where it is the first of a
+    tenant that nothing limits, in a yard that limits others."""
 
     @classmethod
     def from_view(cls, view: Mapping[str, Any], *, warning: str | None = None) -> Self:

@@ -29,6 +29,9 @@ ANSWER_S: Final = 5.0
 """How long the leader's answer is waited for once the job is stored."""
 DUPLICATE_S: Final = 1.0
 """After this without an answer the job may be one that the yard has had before."""
+UNLIMITED: Final = (
+    "tenant '{}' has no document: nothing limits it; if the name is right, gpuyard apply -f FILE"
+)
 NO_LEADER: Final = "the job is stored; no coordinator has answered yet, it starts once one does"
 
 
@@ -156,14 +159,15 @@ async def settle(follower: Follower, api: Api, *, name: str | None, looks: bool)
 async def _answered(follower: Follower, api: Api, name: str | None, *, looks: bool) -> Job:
     if follower.refusal is not None:
         raise refusal_of(follower.refusal)
+    warning = UNLIMITED.format(api.tenant) if follower.is_unlimited else None
     if not looks:
-        return _unseen(follower, api, name, warning=None)
+        return _unseen(follower, api, name, warning=warning)
     try:
         answer = await api.call("wait", {"id": follower.job, "timeout_s": LOOK_S})
     except Unavailable:
         # Accepted is accepted, even where the leader went away right after.
-        return _unseen(follower, api, name, warning=None)
-    return Job.from_view(answer["job"])
+        return _unseen(follower, api, name, warning=warning)
+    return Job.from_view(answer["job"], warning=warning)
 
 
 def _unseen(follower: Follower, api: Api, name: str | None, *, warning: str | None) -> Job:

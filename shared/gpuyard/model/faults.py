@@ -2,6 +2,8 @@
 
 import difflib
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, get_args
 
@@ -44,10 +46,9 @@ _BOUNDS: Final = {
 PATTERNS: Final = {
     r"^/": "must be an absolute path, as /data",
     r"^[^\s]+$": "must be without blanks",
-    r"^[a-z]+$": "must be lower-case letters",
     r"^[A-Za-z_][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -, with no digit first",
     r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -",
-    r"^[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?$": "must be USER or USER:GROUP, as 1000:1000",
+    r"^[A-Za-z0-9_.][A-Za-z0-9_.-]*(:[A-Za-z0-9_.][A-Za-z0-9_.-]*)?$": "must be USER or USER:GROUP, as 1000:1000",
     r"^[0-9]+[cg0-9.]*g\.[0-9]+gb(\+me)?$": "must be a MIG profile, as 1g.10gb",
 }
 """Every pattern of a model's field, in words."""
@@ -73,12 +74,12 @@ def faults_of(
         yield FieldFault(
             field=path,
             code=_CODES.get(kind, "wrong_type" if kind in _TYPES else "out_of_range"),
-            message=_message(item, _written(given, item["loc"])),
+            message=_message(item, path, _written(given, item["loc"])),
             did_you_mean=nearest,
         )
 
 
-def _message(item: Mapping[str, Any], written: Any) -> str:
+def _message(item: Mapping[str, Any], path: str, written: Any) -> str:
     kind, text, context = item["type"], item["msg"], item.get("ctx") or {}
     read = item.get("input")
     if kind == "extra_forbidden":
@@ -92,7 +93,9 @@ def _message(item: Mapping[str, Any], written: Any) -> str:
     shown = _shown(read if written is _ABSENT else written)
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
-        return f"{words.format(_bound(context[key], read, written))}, not {shown}"
+        is_number = kind.startswith(("less", "greater"))
+        bound = _bound(context[key], path, written) if is_number else context[key]
+        return f"{words.format(bound)}, not {shown}"
     if kind == "literal_error":
         return f"must be {str(context['expected']).replace(chr(39), '')}, not {shown}"
     if kind == "string_pattern_mismatch":
@@ -109,11 +112,11 @@ def _written(given: Any, location: Sequence[int | str]) -> Any:
         return _ABSENT
     value = given
     for part in location:
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-            value = value[part]
-        elif isinstance(value, Mapping | list) and not _is_mark(part):
+        if not isinstance(value, Mapping | list) or _is_mark(part):
+            continue
+        try:
+            value = value[part]  # type: ignore[index]  # of a list by a name it raises TypeError
+        except (LookupError, TypeError):
             return _ABSENT
     return value
 
@@ -123,17 +126,19 @@ def _is_mark(part: int | str) -> bool:
     return isinstance(part, str) and (part in ("function-before", "dict") or "[" in part)
 
 
-def _bound(limit: Any, read: Any, written: Any) -> str:
-    """A limit in the unit that the value was written in."""
-    if not isinstance(written, str) or isinstance(read, str):
-        return f"{limit:g}" if isinstance(limit, float) and abs(limit) < 1e6 else f"{limit:.0f}"
-    return format_days(limit) if isinstance(read, float) else f"{limit} MiB"
+def _bound(limit: float, path: str, written: Any) -> str:
+    """A limit, of what was written with a unit with one too: sizes are fields named so."""
+    if isinstance(written, str) and re.search(r"[a-zA-Z:]", written):
+        return f"{limit} MiB" if path.endswith("_mib") else format_days(limit)
+    return f"{limit:g}" if abs(limit) < 1e6 else f"{limit:.0f}"
 
 
 def _shown(value: Any) -> str:
     """A value in the words of JSON and YAML, cut where it is long."""
     if isinstance(value, str):
         text = f"'{value}'" if value.isprintable() else ascii(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        text = f".{value}".replace(".-", "-.")
     elif isinstance(value, bytes):
         text = "binary data"
     else:

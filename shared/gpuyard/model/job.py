@@ -2,15 +2,12 @@
 
 import hashlib
 import json
-import posixpath
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -19,6 +16,7 @@ from pydantic import (
 )
 
 from gpuyard.model import ids, where
+from gpuyard.model.container import Mount, Part, Ulimit
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.quantities import format_duration, parse_duration_s, parse_size_mib
 from gpuyard.model.reasons import EndReason, Owner
@@ -29,13 +27,17 @@ RESERVED_ENV: Final = (
     "NVIDIA_IMEX_CHANNELS",
 )
 RESERVED_ENV_PATTERN: Final = re.compile(r"NVIDIA_MIG_.*_DEVICES|CUDA_MPS_.*|GPUYARD_.*")
-RESERVED_TARGETS: Final = ("/var/run/nvidia-container-devices", "/run", "/proc", "/sys", "/dev")
 DEFAULT_PRIORITY: Final = 50
 DEFAULT_STOP_GRACE_S: Final = 30.0
 DEFAULT_GPU_SHM_MIB: Final = 8192
 DEFAULT_BACKOFF_S: Final = 10.0
 LONGEST_BACKOFF_S: Final = 300.0
 """What the wait before a retry grows to, unless the job asks for a longer one."""
+LEAST_MEMORY_MIB: Final = 6
+LEAST_CPUS: Final = 0.01
+"""Both of Docker Engine: it starts no container with less."""
+_LARGEST_ID: Final = 2**31 - 1
+"""Of a user or a group, to Docker Engine."""
 
 
 def _number(value: Any) -> Any:
@@ -62,48 +64,13 @@ def _words(value: Any) -> Any:
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0.001, le=10 * 365 * 86400)]
 Mib = Annotated[int, BeforeValidator(_mib), Field(gt=0, le=2**31)]
+HostMib = Annotated[int, BeforeValidator(_mib), Field(ge=LEAST_MEMORY_MIB, le=2**31)]
 Count = Annotated[int, BeforeValidator(_number)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", defer_build=True)
-
-
-class Mount(_Part):
-    """A folder or file of the node inside the container; the node's policy says which."""
-
-    source: str = Field(min_length=1, description="A path on the node, or a volume's name.")
-    target: str = Field(pattern=r"^/", description="Where it stands in the container.")
-    read_only: bool = Field(default=False, description="The job may not write to it.")
-
-    @field_validator("source")
-    @classmethod
-    def _is_absolute_or_volume(cls, value: str) -> str:
-        if value.startswith("/") or re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", value):
-            return value
-        raise ValueError(f"'{value}' is neither an absolute path nor a volume's name")
-
-    @field_validator("target")
-    @classmethod
-    def _is_free(cls, value: str) -> str:
-        if ".." in value.split("/"):
-            raise ValueError("a mount target may not hold '..'")
-        path = posixpath.normpath(re.sub(r"/+", "/", value))
-        for reserved in RESERVED_TARGETS:
-            if path == reserved or path.startswith(reserved + "/"):
-                raise ValueError(f"mounts under {reserved} are not allowed")
-        return path
-
-
-class Ulimit(_Part):
-    name: str = Field(pattern=r"^[a-z]+$", description="As `nofile` or `memlock`.")
-    soft: int = Field(ge=-1, description="-1 is no limit.")
-    hard: int = Field(ge=-1, description="How far the job may raise the soft one.")
-
-
-class Retries(_Part):
+class Retries(Part):
     """How often an attempt that ran may be tried again, and after which ends.
 
     `when` holds owners (`platform`), end reasons (`out_of_memory`) and exit codes (`exit:75`).
@@ -133,7 +100,7 @@ class Retries(_Part):
         return value
 
 
-class StopAfter(_Part):
+class StopAfter(Part):
     """The attempt is ended on its node once the bus was away this long, and may move then."""
 
     stop_after: Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=30 * 86_400)] = Field(
@@ -148,14 +115,14 @@ OnPartition = Annotated[
 ]
 
 
-class After(_Part):
+class After(Part):
     job: str = Field(description="The other job's id.")
     when: Literal["succeeded", "failed", "ended"] = Field(
         default="succeeded", description="How that job must have ended."
     )
 
 
-class JobSpec(_Part):
+class JobSpec(Part):
     """One request to run a container to its end. Unknown fields are refused."""
 
     id: str | None = Field(
@@ -189,7 +156,7 @@ class JobSpec(_Part):
     )
     run_as: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?$",
+        pattern=r"^[A-Za-z0-9_.][A-Za-z0-9_.-]*(:[A-Za-z0-9_.][A-Za-z0-9_.-]*)?$",
         description="User in the container, as UID[:GID] or names of the image.",
     )
     stdin: bool = Field(default=False, description="Standard input stays open.")
@@ -212,9 +179,12 @@ class JobSpec(_Part):
         default_factory=list, description="Conditions that should hold, among nodes that fit."
     )
     cpus: Annotated[float, BeforeValidator(_number)] | None = Field(
-        default=None, gt=0, le=100_000, description="Processors; unset is not limited and counts 0."
+        default=None,
+        ge=LEAST_CPUS,
+        le=100_000,
+        description="Processors; unset is not limited and counts 0.",
     )
-    memory_mib: Mib | None = Field(
+    memory_mib: HostMib | None = Field(
         default=None, description="Host memory; above it the job is killed. Unset is not limited."
     )
     shm_mib: Mib | None = Field(
@@ -294,6 +264,22 @@ class JobSpec(_Part):
     def _node_is_name(cls, value: str | None) -> str | None:
         if value is not None and not ids.is_name(value):
             raise ValueError(f"'{value}' is not a node's name")
+        return value
+
+    @field_validator("run_as")
+    @classmethod
+    def _ids_are_in_range(cls, value: str | None) -> str | None:
+        for part in (value or "").split(":"):
+            if part.isdecimal() and int(part[:20]) > _LARGEST_ID:
+                raise ValueError(f"ids of users and groups are at most {_LARGEST_ID}")
+        return value
+
+    @field_validator("tmpfs")
+    @classmethod
+    def _tmpfs_are_absolute(cls, value: dict[str, str]) -> dict[str, str]:
+        for path in value:
+            if not path.startswith("/"):
+                raise ValueError(f"'{path[:40]}' must be an absolute path, as /scratch")
         return value
 
     @field_validator("user")

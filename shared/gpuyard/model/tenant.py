@@ -22,7 +22,7 @@ from pydantic import (
 from gpuyard.errors import FieldFault, InvalidJob
 from gpuyard.model import ids
 from gpuyard.model.faults import faults_of
-from gpuyard.model.job import Mib, Seconds
+from gpuyard.model.job import HostMib, Seconds
 from gpuyard.model.quantities import format_duration
 
 DEFAULT_TENANT: Final = "default"
@@ -76,7 +76,7 @@ class PerJob(_Part):
     default_runtime: Seconds | None = None
     default_gpus: Annotated[Whole, Field(le=1024)] | None = None
     default_cpus_per_gpu: Annotated[Fraction, Field(gt=0, le=100_000)] | None = None
-    default_memory_mib_per_gpu: Mib | None = None
+    default_memory_mib_per_gpu: HostMib | None = None
     max_priority: Annotated[Whole, Field(le=100)] | None = None
 
     @model_validator(mode="after")

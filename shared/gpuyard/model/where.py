@@ -17,6 +17,8 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final, NamedTuple
 
+from gpuyard.model import globs
+
 MAX_LINE: Final = 4096
 _NODE_FACTS: Final = {"gpu-count", "gpu-cuda-version", "gpu-driver-version", "gpu-runtime"}
 _GPU_FACTS: Final = {"compute-capability", "gpu-memory", "gpu-name", "gpu-uuid"}
@@ -58,7 +60,7 @@ class Pattern:
     def matches(self, value: str) -> bool:
         if self.quantity is not None and (have := _quantity(value)) is not None:
             return _is_same(self.quantity, have)
-        return _fits_glob(self.pieces, value)
+        return globs.fits(self.pieces, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,20 @@ def contradiction(conditions: Iterable[Condition]) -> str | None:
     return None
 
 
+def leaves_none(condition: Condition, pattern: str) -> bool:
+    """True if it is certain that no value which fits a pattern of `=` satisfies the condition on
+    its key; where both are `*` patterns that overlap, it is not."""
+    if condition.key in _VENDOR_SPELT:
+        pattern = pattern.casefold()
+    if condition.op == "=":
+        pieces = pattern.split("*")
+        return not any(
+            p.quantity is not None or globs.overlap(p.pieces, pieces) for p in condition.patterns
+        )
+    # A `*` of the pattern is met by a `*` of the condition alone, which then takes all it stands for.
+    return condition.op == "!=" and any(p.matches(pattern) for p in condition.patterns)
+
+
 def check_command_line(text: str) -> Condition:
     """The condition of one `--where`; a bare key is what the shell leaves of an unquoted `>`.
 
@@ -246,7 +262,7 @@ def tolerates(tolerate: Sequence[str], reason: str | None) -> bool:
     for text in tolerate:
         kind, colon, wanted = text.casefold().partition(":")
         wanted = wanted.strip()
-        is_meant = not colon or (wanted and _fits_glob(tuple(wanted.split("*")), given))
+        is_meant = not colon or (wanted and globs.fits(wanted.split("*"), given))
         if kind == "cordon" and is_meant:
             return True
     return False
@@ -340,22 +356,6 @@ def _is_same(wanted: Quantity, have: Quantity) -> bool:
 
 def _padded(parts: tuple[int, ...], length: int) -> tuple[int, ...]:
     return (parts + (0,) * (length - len(parts)))[:length]
-
-
-def _fits_glob(pieces: tuple[str, ...], value: str) -> bool:
-    """Finds the pieces from left to right: no pattern can make this go back and take long."""
-    if len(pieces) == 1:
-        return value == pieces[0]
-    head, *middle, tail = pieces
-    at, end = len(head), len(value) - len(tail)
-    if at > end or not value.startswith(head) or not value.endswith(tail):
-        return False
-    for piece in middle:
-        found = value.find(piece, at, end)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return True
 
 
 _MAX_ALTERNATIVES: Final = 128  # with more on one key, contradictions are not looked for

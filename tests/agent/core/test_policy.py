@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuyard.messages import POLICY_REFUSED
 from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy, PolicyError, parse_policy, refusals
 from tests.support.agent_builders import entry
 
@@ -58,7 +59,15 @@ def test_mounts_below_allowed_prefixes(source: str, is_allowed: bool) -> None:
 def test_images_and_networks_by_pattern() -> None:
     policy = NodePolicy(images=("nvcr.io/*", "busybox"), networks=("bridge", "none"))
     assert refusals(entry()["spec"], policy) == []
-    assert len(refusals(entry(image="evil", network="host")["spec"], policy)) == 2
+    refused = refusals(entry(image="evil", network="host")["spec"], policy)
+    assert len(refused) == 2
+    assert all(line.startswith(POLICY_REFUSED) for line in refused)
+
+
+def test_what_no_node_allows_is_told_first() -> None:
+    mounts = [{"source": source, "target": "/t"} for source in ("/data", "/run/docker.sock")]
+    refused = refusals(entry(mounts=mounts)["spec"], NodePolicy(allowed_mounts=()))
+    assert [line.startswith(POLICY_REFUSED) for line in refused] == [False, True, True]
 
 
 def test_an_empty_list_allows_nothing() -> None:

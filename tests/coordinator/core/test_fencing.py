@@ -40,7 +40,7 @@ def test_a_fence_that_is_over_on_a_silent_node_lets_the_job_move() -> None:
     first = yard.job().attempts[0]
     assert (first.reason, yard.states("j")) == ("node_lost", ["queued"])
     assert first.next_allowed_because == (
-        "its fence of 60s is over and node a stayed silent; retry 1 of 1 after node_lost"
+        "its fence of 1m is over and node a stayed silent; retry 1 of 1 after node_lost"
     )
     yard.plan()
     assert yard.attempt().node == "b"
@@ -55,7 +55,7 @@ def test_a_job_without_a_retry_left_ends_with_its_fence() -> None:
     assert yard.states("j") == ["failed"]
     assert (yard.job().reason, yard.done()["message"]) == (
         "node_lost",
-        "node a was silent for longer than the fence of 60s",
+        "node a was silent for longer than the fence of 1m",
     )
 
 
@@ -188,7 +188,7 @@ def test_a_job_on_a_lost_node_says_what_would_free_it() -> None:
     assert verdict["code"] == "node_lost_waiting"
     heard = yard.core_node("a").last_beat_at
     assert verdict["since"] == heard
-    for words in ("the node is back", "its host restarts", "'gpuyard forget a'", "fence of 60s"):
+    for words in ("the node is back", "its host restarts", "'gpuyard forget a'", "fence of 1m"):
         assert words in verdict["message"]
 
 

@@ -129,7 +129,7 @@ def test_cpus_and_memory_are_counted_and_freed() -> None:
     assert yard.states("k", "l") == ["assigned", "assigned"]
 
 
-@pytest.mark.parametrize("asked", [{"cpus": 0.1}, {"memory_mib": 1}])
+@pytest.mark.parametrize("asked", [{"cpus": 0.1}, {"memory_mib": 6}])
 def test_what_a_node_does_not_know_of_itself_is_never_free(asked: dict[str, Any]) -> None:
     yard = Yard()
     yard.node("a", cpus=None, memory_mib=None)

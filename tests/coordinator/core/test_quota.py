@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import InvalidJob
+from gpuyard.model.where import from_gpu_model
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.cluster import Use
@@ -90,7 +91,7 @@ def refused(yard: Yard, **spec: Any) -> tuple[str, str, str]:
             {"per_job": {"max_runtime": "2h"}},
             {"max_runtime": "3h"},
             "max_runtime",
-            "10800s asked, per_job.max_runtime of tenant default is 7200s",
+            "3h asked, per_job.max_runtime of tenant default is 2h",
         ),
     ],
 )
@@ -100,6 +101,57 @@ def test_what_only_an_edit_could_cure_is_refused_at_once(
     yard = yard_of(**document)
 
     assert refused(yard, **spec) == ("quota_impossible", field, message)
+
+
+@pytest.mark.parametrize(
+    ("models", "where"),
+    [
+        (["NVIDIA-A100-SXM4-80GB"], ["gpu-name=NVIDIA-H200"]),
+        (["NVIDIA-A100-SXM4-80GB"], [from_gpu_model("H200|RTX 4090")]),
+        (["nvidia-a100*", "NVIDIA-A40"], ["gpu-name=NVIDIA-H200|NVIDIA-L4"]),
+        (["NVIDIA-A100*"], ["gpu-name=NVIDIA-H*"]),
+        (["*-80GB"], ["gpu-name=*-40GB"]),
+        (["NVIDIA-A100-*", "NVIDIA-A40"], ["gpu-name!=NVIDIA-A*"]),
+        (["NVIDIA-A100*", "NVIDIA-H200"], ["gpu-name=NVIDIA-H*", "gpu-name!=NVIDIA-H200"]),
+    ],
+)
+def test_lines_that_rule_out_every_allowed_model_are_refused_at_once(
+    models: list[str], where: list[str]
+) -> None:
+    yard = yard_of(models=models)
+    reason, field, message = refused(yard, gpus=1, where=where)
+    assert (reason, field) == ("quota_impossible", "where")
+    assert message == (
+        f"{' and '.join(where)} asked, models of tenant default allows only {', '.join(models)}"
+    )
+    assert yard.submit("cpu", where=where).error is None, "it asks for no GPU"
+
+
+@pytest.mark.parametrize(
+    ("models", "where"),
+    [
+        (["NVIDIA-A100*"], [from_gpu_model("H200")]),
+        (["NVIDIA-A100*"], ["gpu-name=*80GB"]),
+        (["*"], ["gpu-name=NVIDIA-H200"]),
+        (["*"], ["gpu-name!=*"]),
+        (["NVIDIA-A100*"], ["gpu-name!=NVIDIA-A100-SXM4-80GB"]),
+        (["NVIDIA-A100*"], ["gpu-memory>=200", "gpu-name"]),
+        (["NVIDIA-A100*", "NVIDIA-H200"], ["gpu-name=NVIDIA-H*"]),
+        (None, ["gpu-name=NVIDIA-H200"]),
+    ],
+)
+def test_where_other_gpus_could_cure_it_a_job_waits(
+    models: list[str] | None, where: list[str]
+) -> None:
+    yard = yard_of(models=models)
+    assert yard.submit("j", gpus=1, where=where).error is None
+    assert yard.plan() == 0
+
+
+def test_a_refusal_names_a_few_of_many_models() -> None:
+    yard = yard_of(models=[f"NVIDIA-A{number}" for number in range(9)])
+    _, _, message = refused(yard, gpus=1, where=["gpu-name=NVIDIA-H200"])
+    assert message.endswith("allows only NVIDIA-A0, NVIDIA-A1, NVIDIA-A2, NVIDIA-A3, NVIDIA-A4, …")
 
 
 def test_a_refused_job_may_come_again_once_the_tenant_was_edited() -> None:

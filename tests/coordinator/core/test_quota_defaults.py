@@ -15,7 +15,7 @@ def yard_of(gpus: int = 8, **document: Any) -> Yard:
     return yard
 
 
-AN_HOUR = "max_runtime is 3600s by default"
+AN_HOUR = "max_runtime is 1h by the tenant's default"
 PER_JOB = {
     "default_gpus": 2,
     "default_cpus_per_gpu": 4,
@@ -32,17 +32,18 @@ PER_JOB = {
         (
             {},
             {"cpus": 8, "memory_mib": 2048, "max_runtime": "3600s", "priority": 50},
-            f"gpus is 2 by default; cpus is 8 by default; memory_mib is 2048 by default; {AN_HOUR}",
+            "gpus is 2 by the tenant's default; cpus is 8 by the tenant's default; memory_mib is "
+            + f"2048 by the tenant's default; {AN_HOUR}",
         ),
         (
             {"gpus": 1, "cpus": 1, "max_runtime": "2h", "priority": 90},
             {"cpus": 1, "memory_mib": 1024, "max_runtime": "7200s", "priority": 60},
-            "memory_mib is 1024 by default; priority is capped to 60",
+            "memory_mib is 1024 by the tenant's default; priority is capped to 60",
         ),
         (
             {"gpus": "device=0,1,2", "memory_mib": 64},
             {"cpus": 12, "memory_mib": 64, "max_runtime": "3600s", "priority": 50},
-            f"cpus is 12 by default; {AN_HOUR}",
+            f"cpus is 12 by the tenant's default; {AN_HOUR}",
         ),
         (
             {"gpus": "50%", "max_runtime": "1m"},
@@ -85,8 +86,8 @@ def test_a_dry_run_names_what_is_filled_in() -> None:
     notes = yard_of(per_job=PER_JOB).try_submit(gpus=1, priority=90)["notes"]
 
     assert notes == [
-        "cpus is 4 by default",
-        "memory_mib is 1024 by default",
+        "cpus is 4 by the tenant's default",
+        "memory_mib is 1024 by the tenant's default",
         AN_HOUR,
         "priority is capped to 60",
     ]

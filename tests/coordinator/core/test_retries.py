@@ -146,16 +146,26 @@ def test_a_job_takes_the_node_again_that_failed_it_once_the_others_are_gone() ->
 
 def test_a_refusal_by_one_nodes_policy_is_tried_on_another_for_free() -> None:
     yard = yard_with_retry(nodes="ab", times=0)
-    yard.end(reason="invalid", message="mounts under /data are not allowed here")
+    told = "the node's policy does not allow mounting /data"
+    yard.end(reason="invalid", message=told)
     yard.plan()
 
     assert [attempt.node for attempt in yard.job().attempts] == ["a", "b"]
     why = yard.job().attempts[0].next_allowed_because or ""
     assert "the policy of a refuses it" in why and why.endswith("not charged")
-    yard.end(reason="invalid", message="mounts under /data are not allowed here")
+    yard.end(reason="invalid", message=told)
 
     assert yard.states("j") == ["failed"]
-    assert yard.done()["message"] == "mounts under /data are not allowed here"
+    assert yard.done()["message"] == told
+
+
+@pytest.mark.parametrize("told", ["no command specified", None])
+def test_what_an_engine_cannot_mean_is_not_tried_on_other_nodes(told: str | None) -> None:
+    yard = yard_with_retry(nodes="ab", times=0)
+    yard.end(reason="invalid", message=told)
+
+    assert yard.states("j") == ["failed"]
+    assert [attempt["next_allowed_because"] for attempt in yard.done()["attempts"]] == [None]
 
 
 @pytest.mark.parametrize("reason", ["preempted", "node_drained"])

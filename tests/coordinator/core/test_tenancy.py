@@ -196,7 +196,7 @@ def test_the_kept_form_reads_back_equal() -> None:
         ({"limit": {}}, "limit", "unknown field"),
         ({"limits": {"gpu": 4}}, "limits.gpu", "unknown field"),
         ({"limits": []}, "limits", "must be a map"),
-        ({"limits": {"gpus": -1}}, "limits.gpus", "greater than or equal to 0"),
+        ({"limits": {"gpus": -1}}, "limits.gpus", "must be at least 0"),
         ({"limits": {"gpus": True}}, "limits.gpus", "not true or false"),
         ({"limits": {"gpus": 0.0005}}, "limits.gpus", "at most three decimals"),
         ({"limits": {"gpus": float("inf")}}, "limits.gpus", "inf"),
@@ -205,9 +205,9 @@ def test_the_kept_form_reads_back_equal() -> None:
         ({"limits": {"gpu_memory_gib": float("inf")}}, "limits.gpu_memory_gib", "inf"),
         ({"limits": {"running_jobs": 1.5}}, "limits.running_jobs", "must be a whole number"),
         ({"limits": {"running_jobs": True}}, "limits.running_jobs", "not true or false"),
-        ({"limits": {"queued_jobs": 10**30}}, "limits.queued_jobs", "less than or equal"),
+        ({"limits": {"queued_jobs": 10**30}}, "limits.queued_jobs", "must be at most"),
         ({"per_job": {"max_runtime": "soon"}}, "per_job.max_runtime", "is not a duration"),
-        ({"per_job": {"max_priority": 101}}, "per_job.max_priority", "less than or equal to 100"),
+        ({"per_job": {"max_priority": 101}}, "per_job.max_priority", "must be at most 100"),
         ({"per_job": {"max_priority": False}}, "per_job.max_priority", "not true or false"),
         ({"per_job": {"default_gpus": 1.5}}, "per_job.default_gpus", "must be a whole number"),
         (
@@ -251,3 +251,33 @@ def test_every_fault_is_named_at_once_with_the_nearest_name() -> None:
 
     faults = {fault.field: fault.did_you_mean for fault in caught.value.faults}
     assert faults == {"limits.gpu": "gpus", "limits.running_jobs": None, "modles": "models"}
+
+
+def test_the_first_job_of_a_tenant_without_a_document_says_so() -> None:
+    yard = Yard()
+    yard.node("a", gpus=4)
+    yard.submit("before", tenant="typo")
+    yard.tenant("default", limits={"gpus": 1})
+    yard.submit("still", tenant="other")
+    yard.tenant("team-a", limits={"gpus": 1})
+    yard.submit("busy", tenant="typo")
+    yard.submit("first", tenant="strange")
+    yard.plan()
+    yard.submit("second", tenant="strange")
+    yard.submit("own", tenant="team-a")
+    yard.submit("plain", tenant="default")
+
+    def told(id: str, tenant: str) -> dict[str, Any]:
+        data: dict[str, Any] = yard.events(id, tenant=tenant)[0]["data"]
+        return data
+
+    assert told("first", "strange") == {"unlimited": True}
+    for id, tenant in (
+        ("before", "typo"),
+        ("still", "other"),
+        ("busy", "typo"),
+        ("second", "strange"),
+        ("own", "team-a"),
+        ("plain", "default"),
+    ):
+        assert told(id, tenant) == {}

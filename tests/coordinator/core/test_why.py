@@ -6,6 +6,8 @@ The golden files stand in `why_golden`; `GPUYARD_WRITE_GOLDEN=1` writes what is 
 import copy
 import json
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,17 @@ def test_there_is_a_scene_for_every_code_that_exists_so_far() -> None:
     assert not set(SCENES) & LATER
 
 
+@pytest.fixture
+def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times for people are of this machine's zone."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_utc")
 @pytest.mark.parametrize("code", SCENES)
 def test_the_json_and_the_text_of_each_code(code: str) -> None:
     yard = SCENES[code]()

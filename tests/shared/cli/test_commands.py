@@ -141,7 +141,7 @@ async def test_a_stored_job_without_a_leader_is_told(nats_server: NatsServer) ->
         (["run", "--timeout", "soon", "busybox"], 125, "--timeout: 'soon' is not a duration"),
         (["run", "--id", "Not An Id", "busybox"], 125, "id: must be"),
         (["jobs", "--state", "lost"], 2, "--state 'lost' is none"),
-        (["jobs", "--since", "whenever"], 2, "is not a duration"),
+        (["jobs", "--since", "whenever"], 2, "--since 'whenever' is no time; write 90s"),
         (["jobs", "--limit", "0"], 2, "invalid value for '--limit'"),
         (["jobs", "extra"], 2, "got unexpected extra argument"),
         (["job"], 2, "missing argument 'ID'"),
@@ -221,6 +221,21 @@ async def test_wait_exits_with_the_jobs_codes(nats_server: NatsServer) -> None:
         assert [view["id"] for view in json.loads(both.out)] == ["three", "nine"]
         late = await gpuyard(nats_server.url, "wait", "--timeout", "0.2s", "goes-on")
         assert (late.code, "not over after 0.2 s" in late.err) == (124, True)
+
+
+async def test_a_fault_in_the_last_document_submits_none(nats_server: NatsServer) -> None:
+    async with FakeYard(nats_server.url) as yard:
+        for second, told in (
+            (b"image: b\npriority: 500", "priority: must be at most 100, not 500"),
+            (b"image: b\nid: Not An Id", "id: must be 1 to 48 lower-case letters"),
+            (b"image: b\nlabels: {a: " + b"x" * 70_000 + b"}", "the job has 70"),
+        ):
+            stdin = b"image: a\n---\n" + second + b"\n"
+            done = await gpuyard(nats_server.url, "submit", "-f", "-", stdin=stdin)
+            assert (done.code, done.out) == (1, b"")
+            assert done.err.startswith(f"gpuyard: stdin: document 2: {told}")
+            assert done.err.endswith("; none of the 2 jobs is handed in\n")
+        assert yard.submissions == []
 
 
 async def test_cancel_by_id_and_by_choice(nats_server: NatsServer) -> None:

@@ -78,7 +78,7 @@ async def test_without_a_deadline_it_says_what_it_waits_for(nats_server: NatsSer
         async with started(nats_server.url, "drain", "n1") as drain:
             assert drain.stderr is not None
             line = await asyncio.wait_for(drain.stderr.readline(), 10)
-            assert b"waiting for 1 job to end by themselves; --deadline" in line
+            assert b"waiting for 1 job to end by itself; --deadline" in line
             yard.nodes[0]["scheduling"] = "open"
             out, err = await asyncio.wait_for(drain.communicate(), 10)
         assert (drain.returncode, out) == (1, b"")

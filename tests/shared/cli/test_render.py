@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpuyard.cli.globals import Globals
-from gpuyard.cli.job import detail
+from gpuyard.cli.job import detail, event_text
 from gpuyard.cli.jobs import gpus_text, job_columns, job_query, sort_jobs, state_text, why_text
-from gpuyard.cli.nodes import node_columns, node_detail
-from gpuyard.cli.render import age, json_array, mib, show_list, span, table
+from gpuyard.cli.nodes import gpu_columns, node_columns, node_detail
+from gpuyard.cli.render import age, json_array, local_times, mib, show_list, span, table
 from tests.shared.client.fake_yard import FakeJob
 
 
@@ -209,6 +209,8 @@ def test_a_job_tells_what_becomes_of_it_while_it_is_cut_off(
         ({"state": "failed", "reason": "exited", "exit_code": 7}, "exited 7"),
         ({"state": "failed", "reason": "no_space", "message": "full"}, "no_space: full"),
         ({"state": "stopping", "reason": "cancelled"}, "cancelled"),
+        ({"state": "cancelled", "reason": "cancelled", "exit_code": 3}, "cancelled"),
+        ({"state": "failed", "reason": "time_limit", "exit_code": 143}, "time_limit"),
     ],
 )
 def test_why_a_job_is_where_it_is(more: dict[str, Any], text: str) -> None:
@@ -257,6 +259,27 @@ def test_a_node_in_detail_names_holders_and_strangers() -> None:
     assert "7k3mzzzz (alice), pid 4242" in text
     assert "GPU 0: pid 4242 of bob in container jupyter holds 18.0 GiB outside the yard" in text
     assert "? of 512.0 GiB" in text or "- of 512.0 GiB free" in text
+
+
+@pytest.mark.parametrize(("width", "uuid"), [(160, True), (100, True), (80, False)])
+def test_model_holders_and_uuids_stay_whole(width: int, uuid: bool) -> None:
+    gpus = [
+        gpu
+        | {"name": "NVIDIA GeForce RTX 4090", "uuid": "GPU-6a195a81-5f66-5595-ac35-38028e02c9a3"}
+        for gpu in node()["gpus"][1:]
+    ]
+    lines = table(gpus, gpu_columns({}), width=width)
+    assert max(map(len, lines)) <= width
+    for line in lines[1:]:
+        assert "NVIDIA GeForce RTX 4090" in line and " of 80.0 GiB" in line
+        # What is left of it still names the GPU to --gpus device=.
+        assert ("GPU-6a195a81" in line) == uuid
+
+
+def test_a_job_of_nobody_has_a_hyphen_for_its_user() -> None:
+    assert "\nUser       -\n" in "\n".join(detail(job(user="_", attempts=[], events=[])))
+    lines = table([job(user="_")], job_columns(False), width=None)
+    assert lines[1].split()[2] == "-"
 
 
 def test_a_node_in_one_line() -> None:
@@ -323,3 +346,34 @@ def test_since_is_a_span_or_a_time() -> None:
     )
     local = (now - timedelta(days=1)).astimezone().strftime("%Y-%m-%dT%H:%M")
     assert job_query(values | {"since": local}, now)["since"] == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("message", "actor", "told"),
+    [
+        (None, "root", "accepted   by root"),
+        ("max_runtime is 4h by the tenant's default", "root",
+         "accepted   by root: max_runtime is 4h by the tenant's default"),
+        ("cancelled by root", "root", "accepted   cancelled by root"),
+        ("max_runtime is 4h by the tenant's default", None,
+         "accepted   max_runtime is 4h by the tenant's default"),
+        (None, None, "accepted"),
+    ],
+)  # fmt: skip
+def test_an_event_names_who_did_it_before_what_is_said_of_it(
+    message: str | None, actor: str | None, told: str
+) -> None:
+    event = {"kind": "accepted", "node": None, "reason": None, "message": message, "actor": actor}
+    assert event_text(event) == told
+
+
+def test_times_in_messages_are_of_this_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    told = "job a (started 2026-11-30T14:16:31.218Z) until 2026-12-01T00:00:00Z, not 2026-12-01"
+    said = local_times(told)
+    monkeypatch.undo()
+    time.tzset()
+    assert said == (
+        "job a (started 2026-11-30 23:16:31 JST) until 2026-12-01 09:00:00 JST, not 2026-12-01"
+    )

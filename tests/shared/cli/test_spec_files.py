@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gpuyard.cli.ending import UsageFault
-from gpuyard.cli.spec_files import MAX_BYTES, read_specs
+from gpuyard.cli.spec_files import read_specs
+from gpuyard.small_files import MAX_BYTES
 
 
 def write(folder: Path, text: str | bytes, name: str = "job.yaml") -> str:
@@ -65,9 +66,9 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: \t- b\n", "line"),
         ("a: !!python/object:os.system x\n", "could not determine a constructor"),
         ("when: 2026-01-01\n", "when is a date; put it in quotes"),
-        ("when: 2026-01-01T10:00:00Z\n", "put it in quotes"),
-        ("s: !!set {a, b}\n", "is a set"),
-        ("d: !!binary aGk=\n", "d is a bytes"),
+        ("when: 2026-01-01T10:00:00Z\n", "when is a date with a time; put it"),
+        ("s: !!set {a, b}\n", "s is a set; put it in quotes"),
+        ("d: !!binary aGk=\n", "d is binary data; put it in quotes"),
         ("1: x\n", "the key 1 in the job is no text"),
         ("env: {8080: x}\n", "the key 8080 in env is no text"),
         ("a: *nowhere\n", "found undefined alias"),

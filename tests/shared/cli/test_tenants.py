@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from gpuyard.cli.apply import differences
 from gpuyard.cli.render import table
 from gpuyard.cli.tenants import number, tenant_columns
 from tests.shared.cli.command import OnTerminal, gpuyard
 from tests.shared.client.fake_operations import NO_CAPS, NO_LIMITS, tenant_view
-from tests.shared.client.fake_yard import FakeYard
+from tests.shared.client.fake_yard import FakeJob, FakeYard
 from tests.support.nats_server import NatsServer
 
 TEAM = tenant_view(
@@ -82,6 +84,51 @@ async def test_a_fault_in_the_last_document_applies_none(nats_server: NatsServer
         done = await gpuyard(nats_server.url, "apply", "-f", "-", stdin=stdin)
         assert (done.code, done.err) == (1, "gpuyard: limits.gpus: below 0\n")
         assert all(body["dry_run"] for _, body in yard.calls)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("99999999999999999999999", "is too large a number"),
+        (".nan", "must be a finite number, not nan"),
+        (".inf", "must be a finite number, not inf"),
+    ],
+)
+async def test_a_number_that_cannot_be_sent_is_named_by_its_field(
+    value: str, told: str, nats_server: NatsServer
+) -> None:
+    async with FakeYard(nats_server.url) as yard:
+        stdin = f"tenant: a\nlimits: {{gpus: {value}}}\n".encode()
+        done = await gpuyard(nats_server.url, "apply", "-f", "-", stdin=stdin)
+        assert (done.code, done.err) == (1, f"gpuyard: limits.gpus: {told}\n")
+        assert yard.calls == []
+
+
+async def test_a_tenant_that_nobody_knows_is_said_to_be_none(nats_server: NatsServer) -> None:
+    async with FakeYard(nats_server.url) as yard:
+        yard.tenants = {"team-a": TEAM}
+        typo = await gpuyard(nats_server.url, "jobs", "--tenant", "typo")
+        assert (typo.code, typo.out) == (0, b"")
+        assert typo.err == (
+            "no jobs: tenant typo has no document and no unfinished job; see 'gpuyard tenants'\n"
+        )
+        known = await gpuyard(nats_server.url, "jobs", "--tenant", "team-a")
+        assert known.err == "no unfinished jobs; -a shows finished ones\n"
+
+
+async def test_a_job_of_a_tenant_that_nothing_limits_is_noted(nats_server: NatsServer) -> None:
+    async def unlimited(yard: FakeYard, job: FakeJob) -> None:
+        await yard.event(job, "accepted", data={"unlimited": True})
+        await yard.assign(job)
+        await yard.end(job)
+
+    note = "gpuyard: tenant 'typo' has no document: nothing limits it; if the name is right, "
+    async with FakeYard(nats_server.url, unlimited):
+        for line in (["submit", "busybox"], ["run", "-d", "busybox"]):
+            done = await gpuyard(nats_server.url, "--tenant", "typo", *line)
+            assert (done.code, done.err) == (0, f"{note}gpuyard apply -f FILE\n")
+        run = await gpuyard(nats_server.url, "--tenant", "typo", "run", "-q", "busybox")
+        assert run.err.startswith(note)
 
 
 async def test_apply_a_template(nats_server: NatsServer) -> None:

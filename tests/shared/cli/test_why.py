@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpuyard.cli.why import limit_text, not_waiting, reason_text, text
+from gpuyard.model.where import from_gpu_model
 from tests.shared.cli.command import OnTerminal, gpuyard
 from tests.shared.client.fake_operations import WHY
 from tests.shared.client.fake_yard import FakeJob, FakeYard
@@ -137,6 +138,18 @@ def test_several_reasons_of_a_node_come_most_frequent_first() -> None:
         (("insufficient_memory", 8192, None, "MiB"), "insufficient_memory (asked 8192 MiB)"),
         (("where_mismatch", "zone=b", "a", None), "where_mismatch (asked zone=b, has a)"),
         (("where_mismatch", "zone=b", None, None), "where_mismatch (asked zone=b)"),
+        (
+            ("where_mismatch", from_gpu_model("H200"), "NVIDIA-A100", None),
+            "where_mismatch (asked --gpu-model H200, has NVIDIA-A100)",
+        ),
+        (
+            ("where_mismatch", from_gpu_model("RTX 4090|A100*"), None, None),
+            "where_mismatch (asked --gpu-model 'RTX-4090|A100*')",
+        ),
+        (
+            ("where_mismatch", "gpu-name=H200|H200-*", None, None),
+            "where_mismatch (asked gpu-name=H200|H200-*)",
+        ),
     ],
 )
 def test_a_reason_has_its_unit_or_its_line(reason: tuple[object, ...], told: str) -> None:
@@ -148,6 +161,16 @@ def test_a_job_that_starts_is_told_without_a_time() -> None:
     job = FakeJob({"id": "abc", "image": "i"}, "t", "u")
     job.state = "assigned"
     assert not_waiting(job.view()) == "job abc does not wait: it is assigned"
+
+
+def test_a_change_names_the_flag_that_the_job_was_given() -> None:
+    def drop(line: str) -> str:
+        change = {"kind": "drop_where", "line": line, "text": f"drop the line {line}"}
+        return of(WHY | {"changes": [change]})[-1]
+
+    assert drop(from_gpu_model("H200")) == "  drop --gpu-model H200"
+    assert drop("gpu-name=H200") == "  drop the line gpu-name=H200"
+    assert drop("zone=b") == "  drop the line zone=b"
 
 
 async def test_dry_run_in_text_and_json(nats_server: NatsServer) -> None:

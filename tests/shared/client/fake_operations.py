@@ -110,6 +110,7 @@ class FakeOperations:
         if body["gpu"]:
             gpu = next(gpu for gpu in node["gpus"] if gpu["uuid"] == body["gpu"])
             gpu["cordoned"] = {"reason": body["reason"], "since": None}
+            gpu["allocatable_milli"] = 0
         else:
             node["scheduling"] = "cordoned"
         return {"node": node}
@@ -142,6 +143,8 @@ class FakeOperations:
         return {"items": [self.tenants[name] for name in sorted(self.tenants)], "next": None}
 
     def _do_tenant(self, body: Body) -> Body:
+        if body["name"] == "default" and "default" not in self.tenants:
+            return {"tenant": tenant_view("default", exists=False)}
         if body["name"] not in self.tenants:
             raise UnknownThing(f"no tenant {body['name']}", code="unknown_tenant")
         return {"tenant": self.tenants[body["name"]]}

@@ -64,9 +64,10 @@ async def test_tenants(nats_server: NatsServer) -> None:
         assert not (await client.apply(document))["changed"]
         assert [view["tenant"] for view in await client.tenants()] == ["team-a"]
         assert (await client.tenant("team-a"))["exists"]
-        with pytest.raises(UnknownThing):
-            await client.tenant()
+        assert not (await client.tenant())["exists"]
         assert yard.callers[-1] == ("default", "tenant")
+        with pytest.raises(UnknownThing):
+            await client.tenant("nobody")
         assert (await client.delete_tenant("team-a"))["tenant"] == "team-a"
         assert yard.tenants == {}
 

@@ -17,7 +17,6 @@ UUID = "GPU-3f2a5c1e-0000-4000-8000-000000000001"
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        ("", {}),
         ("0", {"count": 0}),
         ("none", {"count": 0}),
         ("4", {"count": 4}),

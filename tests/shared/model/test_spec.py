@@ -8,21 +8,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuyard.errors import InvalidJob
+from gpuyard.model.faults import PATTERNS
 from gpuyard.model.intake import parse_spec
 from gpuyard.model.job import JobSpec, spec_digest
+from gpuyard.model.tenant import TenantSpec
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"image": None}, "image", "must be a text"),
-    ({"image": ""}, "image", "at least 1 character"),
-    ({"image": "a b"}, "image", "match pattern"),
+    ({"image": ""}, "image", "must not be empty"),
+    ({"image": "a b"}, "image", "must be without blanks, not 'a b'"),
     ({"gpu": 2}, "gpu", "did you mean gpus?"),
     ({"memory": "8g"}, "memory", "did you mean memory_mib?"),
     ({"gpus": True}, "gpus", "truth value"),
     ({"gpus": 1.5}, "gpus", "share"),
-    ({"gpus": -1}, "gpus.count", "greater than or equal to 0"),
-    ({"gpus": 4096}, "gpus.count", "less than or equal to 1024"),
+    ({"gpus": -1}, "gpus.count", "must be at least 0, not -1"),
+    ({"gpus": 4096}, "gpus.count", "must be at most 1024, not 4096"),
     ({"gpus": "lots"}, "gpus", "'lots' is not a GPU request"),
     ({"gpus": {"count": "2"}}, "gpus.count", "whole number"),
     ({"gpus": {"cuont": 2}}, "gpus.cuont", "did you mean count?"),
@@ -32,20 +34,33 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": "mig=1g.10gb:2"}, "gpus", "not supported yet"),
     ({"cpus": True}, "cpus", "not true or false"),
     ({"cpus": "many"}, "cpus", "must be a number"),
-    ({"cpus": 0}, "cpus", "greater than 0"),
+    ({"cpus": 0}, "cpus", "must be at least 0.01, not 0"),
     ({"memory_mib": True}, "memory_mib", "not true or false"),
     ({"memory_mib": "8gg"}, "memory_mib", "512m, 8g or 8GiB"),
     ({"memory_mib": 1.5}, "memory_mib", "whole number"),
-    ({"memory_mib": 0}, "memory_mib", "greater than 0"),
+    ({"memory_mib": 0}, "memory_mib", "must be at least 6, not 0"),
     ({"max_runtime": "banana"}, "max_runtime", "90s, 30m, 4h"),
     ({"max_runtime": 0}, "max_runtime", "0.001"),
     ({"stop_grace": -1}, "stop_grace", "0.001"),
-    ({"priority": 101}, "priority", "less than or equal to 100"),
+    ({"priority": 101}, "priority", "must be at most 100, not 101"),
+    ({"priority": None}, "priority", "must be a whole number, not null"),
+    ({"tty": None}, "tty", "must be true or false, not null"),
+    ({"name": True}, "name", "must be a text, not true"),
+    ({"gpus": b"x"}, "gpus", "must be a map of names to values, not binary data"),
+    ({"name": "a\x1b[31m"}, "name", "control character"),
+    ({"name": "a\nb"}, "name", "control character"),
+    ({"name": "x" * 200}, "name", "must have at most 128 characters"),
+    ({"gpus": "150%"}, "gpus", "'150%': a share is more than 0% of one GPU, and at most 100%"),
+    ({"gpus": {"core_percent": 150}}, "gpus.core_percent", "must be at most 100, not 150"),
+    ({"gpus": ""}, "gpus", "it is empty; write 0 for none"),
+    ({"max_runtime": "99999999d"}, "max_runtime", "must be at most 3650d, not '99999999d'"),
+    ({"max_runtime": 1e12}, "max_runtime", "must be at most 315360000, not 1000000000000.0"),
+    ({"max_runtime": "4:99:00"}, "max_runtime", "is not a duration"),
     ({"priority": True}, "priority", "not true or false"),
     ({"priority": "high"}, "priority", "whole number"),
     ({"env": {"A": 1}}, "env.A", "must be a text"),
     ({"env": ["A=1"]}, "env", "map"),
-    ({"env": {"1A": "x"}}, "env.1A", "match pattern"),
+    ({"env": {"1A": "x"}}, "env.1A", "with no digit first, not '1A'"),
     ({"env": {"NVIDIA_VISIBLE_DEVICES": "all"}}, "env", "ask for GPUs with gpus"),
     ({"env": {"NVIDIA_DISABLE_REQUIRE": "1"}}, "env", "reserved"),
     ({"env": {"NVIDIA_MIG_CONFIG_DEVICES": "all"}}, "env", "reserved"),
@@ -54,7 +69,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"command": "echo hi"}, "command", '["echo", "hi"]'),
     ({"command": [1]}, "command[0]", "must be a text"),
     ({"entrypoint": "sh"}, "entrypoint", "list"),
-    ({"workdir": "rel"}, "workdir", "match pattern"),
+    ({"workdir": "rel"}, "workdir", "must be an absolute path, as /data, not 'rel'"),
     ({"mounts": [{"source": "/a", "target": "/run/x"}]}, "mounts[0].target", "/run"),
     ({"mounts": [{"source": "/a", "target": "/./proc"}]}, "mounts[0].target", "/proc"),
     ({"mounts": [{"source": "/a", "target": "//dev//shm/"}]}, "mounts[0].target", "/dev"),
@@ -66,7 +81,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"ports": ["0:80"]}, "ports", "not a port"),
     ({"ports": [8888]}, "ports[0]", "must be a text"),
     ({"network": "host", "ports": ["80"]}, "", "network: host"),
-    ({"shm_mib": 10, "memory_mib": 5}, "", "shm_mib is larger"),
+    ({"shm_mib": 10, "memory_mib": 8}, "", "shm_mib is larger"),
     ({"retries": {"max": 1, "when": ["sometimes"]}}, "retries.when", "'sometimes'"),
     ({"retries": True}, "retries", "map"),
     ({"retries": {"max": True}}, "retries.max", "not true or false"),
@@ -76,17 +91,49 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"id": "jlm4k2abc-2"}, "id", "given by the yard alone"),
     ({"user": "A B"}, "user", "1 to 64"),
     ({"tty": "maybe"}, "tty", "true or false"),
-    ({"pull": "often"}, "pull", "'missing', 'always' or 'never'"),
+    ({"pull": "often"}, "pull", "must be missing, always or never, not 'often'"),
     ({"ulimits": [{"name": "nofile", "soft": 1}]}, "ulimits[0].hard", "is required"),
+    ({"ulimits": [{"name": "foo", "soft": 1, "hard": 1}]}, "ulimits[0].name", "nofile, nproc"),
+    ({"ulimits": [{"name": "nofile", "soft": 5, "hard": 1}]}, "ulimits[0]", "which is 1, not 5"),
+    ({"ulimits": [{"name": "core", "soft": -1, "hard": 1}]}, "ulimits[0]", "not unlimited"),
+    ({"memory_mib": 5}, "memory_mib", "6"),
+    ({"memory_mib": "1m"}, "memory_mib", "at least 6 MiB"),
+    ({"cpus": 0.009}, "cpus", "0.01"),
+    ({"run_as": "-1"}, "run_as", "USER or USER:GROUP"),
+    ({"run_as": "1000:-1"}, "run_as", "USER or USER:GROUP"),
+    ({"run_as": "4294967295"}, "run_as", "at most 2147483647"),
+    ({"tmpfs": {"scratch": ""}}, "tmpfs", "absolute path"),
     ({"nodes": 2}, "nodes", "not supported yet"),
     ({"array": "0-9"}, "array", "not supported yet"),
     ({"after": [{"job": "x"}]}, "after", "not supported yet"),
     ({"hold": True}, "hold", "not supported yet"),
-    ({"on_partition": {"stop_after": "0.9s"}}, "on_partition.stop_after", "greater than or equal"),
+    (
+        {"on_partition": {"stop_after": "0.9s"}},
+        "on_partition.stop_after",
+        "at least 1s, not '0.9s'",
+    ),
     ({"on_partition": {}}, "on_partition.stop_after", "is required"),
-    ({"retries": {"max": 1, "backoff": "25h"}}, "retries.backoff", "less than or equal"),
+    ({"retries": {"max": 1, "backoff": "25h"}}, "retries.backoff", "at most 1d, not '25h'"),
     ({"on_partition": "drop"}, "on_partition", "'keep'"),
 ]
+
+
+def patterns(schema: Any) -> set[str]:
+    """Every regular expression that a JSON schema holds."""
+    if isinstance(schema, list):
+        return {text for item in schema for text in patterns(item)}
+    if not isinstance(schema, dict):
+        return set()
+    own = {schema["pattern"]} if isinstance(schema.get("pattern"), str) else set()
+    # Names of a map with rules of their own stand as keys.
+    own |= set(schema.get("patternProperties") or ())
+    return own | patterns(list(schema.values()))
+
+
+def test_every_pattern_of_a_document_has_words() -> None:
+    found = patterns([JobSpec.model_json_schema(), TenantSpec.model_json_schema()])
+    assert r"^/" in found
+    assert found <= set(PATTERNS)
 
 
 @pytest.mark.parametrize(("fields", "field", "words"), FAULTS, ids=lambda value: str(value)[:40])
@@ -157,7 +204,7 @@ bodies = st.fixed_dictionaries(
         "gpus": st.integers(0, 16)
         | st.sampled_from(["all", "none", "device=0,2", "GPU-1234567", {"count": 2}, None]),
         "cpus": st.floats(0.01, 1000) | st.integers(1, 100),
-        "memory_mib": st.integers(1, 10**6) | st.sampled_from(["1g", "512m", "0.5TiB"]),
+        "memory_mib": st.integers(6, 10**6) | st.sampled_from(["1g", "512m", "0.5TiB"]),
         "max_runtime": st.floats(0.001, 3e8) | st.sampled_from(["1h30m", "2d", "1-12:00", "90"]),
         "stop_grace": st.floats(0.001, 1000),
         "priority": st.integers(0, 100),

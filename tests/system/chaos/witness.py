@@ -19,7 +19,7 @@ async def connected(url: str) -> Bus:
 
 @dataclass(slots=True)
 class BeatTap:
-    """From when to when beats show each attempt alive.
+    """From when to when beats show each attempt alive, or say afterwards that it was.
 
     Only simulated nodes: they are named, since the clocks of the others are moved by faults, and
     their jobs leave better traces.
@@ -46,9 +46,13 @@ class BeatTap:
         if not beat["node"].startswith(self.prefix):
             return
         for report in beat["attempts"]:
+            key = (report["tenant"], report["job"], report["attempt"], beat["node"])
             if report["state"] in _ALIVE:
-                key = (report["tenant"], report["job"], report["attempt"], beat["node"])
                 self._seen.setdefault(key, [beat["ts"], beat["ts"]])[1] = beat["ts"]
+            elif report["started_at"] and report["ended_at"]:
+                # It may have gone on while none of its node's beats came through.
+                first, last = self._seen.get(key, [report["started_at"], ""])
+                self._seen[key] = [first, max(last, report["ended_at"])]
 
 
 async def unfinished(bus: Bus) -> int:

@@ -99,9 +99,8 @@ class ChaosYard:
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
         if self.source is not None:
-            env["PYTHONPATH"] = ":".join(
-                str(self.source / part) for part in ("shared", "coordinator", "agent")
-            )
+            parts = [str(self.source / part) for part in ("shared", "coordinator", "agent")]
+            env["PYTHONPATH"] = os.pathsep.join([*parts, os.environ.get("PYTHONPATH", "")])
         directory = self.directory / name
         log = self.directory / f"{name}.log"
         words = ["--url", url, "--dir", str(directory), *arguments]

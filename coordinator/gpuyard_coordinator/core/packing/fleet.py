@@ -152,7 +152,7 @@ class Fleet:
         if member.room is None:
             return
         member.room.book(shape, uuids, sign)
-        if shape.is_share:
+        if not shape.gpus and shape.is_share:
             if sign > 0:
                 member.guests.pop(uuids[0], None)
             joining = [shape] if sign < 0 else member.room.guests_of(uuids[0])

@@ -117,7 +117,7 @@ class Packer:
 
     def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
         table, ask = self._settled(), self._ask(shape)
-        row = self._row(table, ask)
+        row = ask.number if ask.age == table.age else self._row(table, ask)
         is_bound = left is not None and (ask.most is None or not left.takes(ask.most))
         if ask.is_of_devices or is_bound:
             return self._walk(table.scores(row), ask.mask, shape, left)

@@ -90,11 +90,11 @@ class Room:
 
     def book(self, shape: Shape, uuids: tuple[str, ...], sign: int) -> None:
         """Enters a reservation with -1, takes it out with 1."""
-        if shape.is_share:
-            self._book_share(shape, uuids[0], sign)
-        else:
+        if shape.gpus or not shape.is_share:
             for uuid in uuids:
                 self.free_milli[uuid] += sign * WHOLE_GPU_MILLI
+        else:
+            self._book_share(shape, uuids[0], sign)
         self.reserved -= sign
         if self.cpu_milli is not None:
             self.cpu_milli += sign * shape.cpu_milli

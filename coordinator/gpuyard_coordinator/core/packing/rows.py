@@ -35,8 +35,8 @@ class WholeFits(NamedTuple):
     whole: Ints
     """Index in `Rows.wholes`."""
     kind: int | None
-    """Of all that they take; None where they take devices of several kinds."""
-    count: Ints
+    """Of all that they take; None where they take devices of several kinds or none at all."""
+    asked: Ints
     """Devices that each takes."""
     taken: list[plain.Taken]
     """Which, where they are of several kinds."""
@@ -97,7 +97,7 @@ class Rows:
         fits = asked <= len(free)
         if not free:
             found = fits.nonzero()[0]
-            return WholeFits(found, 0, asked[found], [])
+            return WholeFits(found, None, asked[found], [])
         if (kind := free[0].kind) == free[-1].kind:
             found = (fits & (self._allowed[kind] | (asked == 0))).nonzero()[0]
             return WholeFits(found, kind, asked[found], [])

@@ -220,11 +220,13 @@ class Scorer:
 
     def _freed(self, wholes: WholeFits) -> Floats:
         """By fit: the parts of the devices that it takes."""
+        freed = np.zeros((len(wholes.whole), self.formula.width))
         if wholes.kind is not None:
             part = self._parts[wholes.kind * len(RESTS) + WHOLE_GPU_MILLI]
-            return wholes.count[:, np.newaxis] * part
-        freed = [self._parts[_places(taken)].sum(axis=0) for taken in wholes.taken]
-        return np.array(freed).reshape(len(freed), -1)
+            np.multiply(wholes.asked[:, np.newaxis], part, out=freed)
+        for parts, taken in zip(freed, wholes.taken, strict=False):
+            self._parts[_places(taken)].sum(axis=0, out=parts)
+        return freed
 
     def _learn_kinds(self) -> None:
         known = len(self._parts) // len(RESTS)

@@ -232,16 +232,17 @@ def test_preparing_prices_changes_no_decision() -> None:
 
 
 def test_kinds_that_nobody_tells_apart_share_states_until_somebody_does() -> None:
-    packer = packer_of(node("a", [A100_80] * 2), node("b", [RTX_4090] * 2))
-    assert packer.place(Shape(gpus=1)) is not None
+    other = A100_80._replace(name="NVIDIA H100")
+    packer = packer_of(node("a", [A100_80] * 2), node("b", [other] * 2))
+    assert packer.place(Shape(gpus=1)) == Placement("a", ("GPU-a-0",))
     table = packer._table
     assert table is not None
     assert {device.kind for state in table._states for device in state.key.devices} == {0}
 
-    placement = packer.place(Shape(gpus=2, models=("*4090",)))
+    placement = packer.place(Shape(gpus=1, models=("*H100",)))
     assert placement is not None and placement.node == "b"
-    assert {device.kind for state in table._states for device in state.key.devices} == {0}
-    assert packer.place(Shape(gpus=1, models=("*4090",))) is None
+    assert {device.kind for state in table._states for device in state.key.devices} == {0, 1}
+    assert packer.place(Shape(gpus=2, models=("*H100",))) is None
 
 
 def test_a_free_gpu_is_free_to_the_ledger_too() -> None:

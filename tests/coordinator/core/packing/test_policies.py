@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.packing import Run, make_placer, measure, verdict
 from benchmarks.packing_protocol import churn, fill
+from benchmarks.packing_random import AnyPlace
 from benchmarks.packing_trace import BadTrace, Machine, made_up_tasks, read_machines, read_tasks
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Placement
@@ -86,7 +87,7 @@ def test_of_equal_devices_fgd_takes_the_lowest_index() -> None:
     for policy in ("fgd", "bestfit"):
         mix = Mix()
         mix.observe(share(10))
-        placer = RIVALS[policy](SETTINGS, mix, 0)
+        placer = RIVALS[policy](SETTINGS, mix)
         placer.node_changed(node("a", [A100_80] * 2))
         placer.place(Shape(gpus=1))
         placer.place(share(50))
@@ -98,10 +99,12 @@ def test_of_equal_devices_fgd_takes_the_lowest_index() -> None:
 
 
 def test_random_takes_every_node_and_device_that_a_job_fits() -> None:
-    placer = RIVALS["random"](SETTINGS, Mix.prior(), 1)
+    """Each node has a GPU of which a part is taken and one that is free."""
+    placer = AnyPlace(SETTINGS, seed=1)
+    seen = set()
     for name in "ab":
         placer.node_changed(node(name, [A100_80] * 2))
-    seen = set()
+        assert placer.place(share(60, node=name)) is not None
     for _ in range(60):
         placement = placer.place(share(30))
         assert placement is not None
