@@ -9,6 +9,7 @@ the command's time stands its processor time, user and system: a busy machine ad
 
 import resource
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,9 @@ RATIO_GOAL: Final = 1.15
 COMMAND_GOAL_S: Final = 0.35
 HELP_GOAL_S: Final = 0.25
 _GONE_S: Final = 30.0
-_GPUYARD: Final = str(Path(sys.executable).with_name("gpuyard"))
+_GPUYARD: Final = (
+    shutil.which("gpuyard", path=str(Path(sys.executable).parent)) or shutil.which("gpuyard") or ""
+)
 Progress = Callable[[str], None]
 Times = dict[str, list[float]]
 
