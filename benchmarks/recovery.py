@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.filled_yard import GPUS, filled_cluster
+from benchmarks.filled_yard import GPUS, beat, filled_cluster
 from benchmarks.fleet import FleetNode
 from benchmarks.report import Goal, Result, table
 from gpuyard import codec, subjects
@@ -120,7 +120,7 @@ def _documents() -> Iterator[tuple[str, bytes]]:
     yard = {"v": 1, "id": cluster.yard, "generation": cluster.token[0]}
     yield subjects.YARD_KEY, codec.encode(yard)
     yield subjects.MIX_KEY, codec.encode(Mix(cluster.mix.counts, JOBS, JOBS + 1).to_document())
-    for node in cluster.nodes.values():
+    for node in [*cluster.nodes.values(), *_free_nodes(next(iter(cluster.nodes.values())))]:
         yield subjects.node_key(node.name), codec.encode(dict(documents.node_document(node)))
     like = next(iter(cluster.jobs.values()))
     jobs = [*cluster.jobs.values(), *_without_gpus(like, list(cluster.nodes.values()))]
@@ -131,6 +131,15 @@ def _documents() -> Iterator[tuple[str, bytes]]:
         job = _variant(like, number, tenant=f"team-{number % TENANTS}", gpus=sizes)
         job = replace(job, state=JobState.QUEUED, attempts=[])
         yield subjects.job_key(*job.key), documents.encode_job(job)
+
+
+def _free_nodes(like: Node) -> Iterator[Node]:
+    """Known to the yard, so that a new leader asks them for a beat at once."""
+    for number in range(ROUNDS):
+        says = beat(f"{_NODE}{number}")
+        yield replace(
+            like, name=says["node"], machine_id=says["machine_id"], boot_id=says["boot_id"]
+        )
 
 
 def _without_gpus(like: Job, nodes: list[Node]) -> Iterator[Job]:

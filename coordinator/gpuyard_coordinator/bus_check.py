@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from gpuyard.bus import Bus, BusUnfit, Fitting, fit_streams
+from gpuyard.bus import Bus, BusUnfit, Fitting, StreamRefusal, fit_streams
 
 log = structlog.get_logger()
 PATIENCE_S: Final = 10.0
@@ -42,7 +42,7 @@ async def _fitted(bus: Bus, max_gib: float | None) -> Fitting:
     while True:
         try:
             return await fit_streams(bus.jetstream, max_gib=max_gib)
-        except BusUnfit as fault:
+        except (BusUnfit, StreamRefusal) as fault:
             if time.monotonic() > deadline:
                 raise
             log.warning("bus is not fit yet", reason=str(fault))
