@@ -69,7 +69,7 @@ def test_defaults_and_caps_are_filled_in_with_words(
 
 @pytest.mark.parametrize(
     ("gpus", "held"),
-    [(0, 0), ("0", 0), ("none", 0), ({"count": 0}, 0), (None, 2), ({}, 2), ("", 2)],
+    [(0, 0), ("0", 0), ("none", 0), ({"count": 0}, 0), (None, 2), ({}, 2)],
 )
 def test_no_gpu_that_is_asked_for_is_none(gpus: object, held: int) -> None:
     yard = yard_of(per_job=PER_JOB)

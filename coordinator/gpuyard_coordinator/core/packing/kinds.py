@@ -21,7 +21,7 @@ class Kind:
     cordon: tuple[str | None] | None = None
     """The reason of an operator's cordon, in a tuple since a cordon may have none."""
     example: Gpu | None = field(default=None, compare=False, repr=False)
-    """A device of this kind."""
+    """A device of this kind, as it was when it was first seen: a device changes, a kind does not."""
 
     def grant_of(self, request: Shape) -> tuple[int, int]:
         """(milli-GPU, MiB of shared memory) of one device that a job of this request would hold;
@@ -49,4 +49,5 @@ def kind_of(gpu: Gpu, node_labels: Mapping[str, str]) -> Kind:
     view = where.gpu_view(node_labels, gpu.facts["labels"], "")
     labels = sorted((k, v) for k, v in view.items() if is_of_kind(Condition(k, k, "has")))
     cordon = None if gpu.cordon is None else (gpu.cordon.reason,)
-    return Kind(tuple(labels), gpu.facts["memory_total_mib"], cordon, gpu)
+    example = Gpu(facts=gpu.facts, cordon=gpu.cordon)
+    return Kind(tuple(labels), gpu.facts["memory_total_mib"], cordon, example)

@@ -15,6 +15,7 @@ from gpuyard_coordinator.core.packing.states import INFEASIBLE
 from gpuyard_coordinator.core.state import Node, Shape
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
 from tests.support.agents import A100_80, H200, RTX_4090
+from tests.support.yard import Yard
 
 CARDS = [[], [A100_80], [RTX_4090] * 2, [A100_80] * 8, [RTX_4090, H200, RTX_4090], [H200] * 4]
 NODES = st.lists(
@@ -253,3 +254,17 @@ def test_a_free_gpu_is_free_to_the_ledger_too() -> None:
 
     assert len(member.key().devices) == len(filters.free_gpus(yard_node, SETTINGS))
     assert all(ledger.free_mib(gpu) for gpu in yard_node.gpus.values())
+
+
+def test_a_device_whose_cordon_comes_and_goes_takes_jobs_again() -> None:
+    yard = Yard()
+    yard.node("a", cards=[RTX_4090, H200])
+    yard.submit("before", gpus=2)
+    assert yard.plan() == 1
+    yard.start("before")
+    yard.end("before", exit_code=0)
+    yard.cordon("a", "1", reason="fan")
+    yard.submit("j", gpus=1, where=["gpu-name=*H200"])
+    assert yard.plan() == 0
+    yard.uncordon("a", "1")
+    assert yard.plan() == 1
