@@ -16,26 +16,10 @@ from gpuyard.bus import Message
 from gpuyard.errors import RemoteProtocolError
 from gpuyard.messages import Beat
 from gpuyard.model import ids
-from gpuyard.model.node import GpuSample, Health, NodeFacts
+from gpuyard.model.node import NO_FACTS, GpuSample, Health, NodeFacts
 
 _BEAT: Final = TypeAdapter(Beat)
 _FACTS: Final = "facts"
-_CHECKED: Final[NodeFacts] = {
-    "labels": {},
-    "driver_version": None,
-    "cuda_version": None,
-    "docker_version": None,
-    "agent_version": "",
-    "runtime": "docker",
-    "gpu_injection": "none",
-    "sharing": "none",
-    "cpus": None,
-    "memory_mib": None,
-    "gpus": [],
-    "links": [],
-    "missing": [],
-}
-"""Stands for facts that were checked before while the rest of their beat is."""
 # Of nearly every sample. Nothing may change what a beat holds, so these may be in all of them.
 _HEALTHY: Final[Health] = {"state": "healthy", "reason": None, "since": None}
 _NOTHING: Final[list[Any]] = []
@@ -74,7 +58,7 @@ class BeatDoor:
         body = codec.decode_except(message.data, _FACTS, known.packed)
         if body is None:
             return None
-        body[_FACTS] = _CHECKED
+        body[_FACTS] = NO_FACTS  # theirs were checked before
         beat = _BEAT.validate_python(body)
         if beat["node"] != known.node:
             raise RemoteProtocolError("a beat under another node's name")

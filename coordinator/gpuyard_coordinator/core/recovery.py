@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuyard.messages import Beat, NodeDocument, Token
 from gpuyard.model.ids import JobKey
-from gpuyard.model.node import NodeFacts
+from gpuyard.model.node import NO_FACTS
 from gpuyard.model.states import HOLDING_STATES
 from gpuyard_coordinator.core import beats, documents, ledger, stored_jobs, takeover, tenancy
 from gpuyard_coordinator.core.cluster import Cluster
@@ -29,21 +29,6 @@ _HEARD_OF_A_NODE: Final = (
     "gpus",
 )
 """What a standby knows from beats and no document says."""
-_NOTHING_KNOWN: NodeFacts = {
-    "labels": {},
-    "driver_version": None,
-    "cuda_version": None,
-    "docker_version": None,
-    "agent_version": "",
-    "runtime": "docker",
-    "gpu_injection": "none",
-    "sharing": "none",
-    "cpus": None,
-    "memory_mib": None,
-    "gpus": [],
-    "links": [],
-    "missing": [],
-}
 
 
 def assume(cluster: Cluster, token: Token, now: Now) -> None:
@@ -186,7 +171,7 @@ def _take_out(cluster: Cluster, key: JobKey) -> None:
     node = cluster.nodes.get(attempt.node) if attempt is not None else None
     if attempt is not None and node is not None:
         ledger.release(cluster, node, job, attempt)
-        if node.facts is _NOTHING_KNOWN and not node.attempts:
+        if node.facts is NO_FACTS and not node.attempts:
             _remove_node(cluster, node.name)
 
 
@@ -198,7 +183,7 @@ def _node_of(cluster: Cluster, attempt: Attempt) -> Node:
             name=attempt.node,
             machine_id=attempt.machine_id,
             boot_id=attempt.boot_id,
-            facts=_NOTHING_KNOWN,
+            facts=NO_FACTS,
             generation=-1,
         )
         cluster.nodes[node.name] = node

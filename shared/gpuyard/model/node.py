@@ -100,6 +100,24 @@ class GpuSample(TypedDict):
     missing: list[str]
 
 
+NO_FACTS: Final[NodeFacts] = {
+    "labels": {},
+    "driver_version": None,
+    "cuda_version": None,
+    "docker_version": None,
+    "agent_version": "",
+    "runtime": "docker",
+    "gpu_injection": "none",
+    "sharing": "none",
+    "cpus": None,
+    "memory_mib": None,
+    "gpus": [],
+    "links": [],
+    "missing": [],
+}
+"""Of a node that nothing is known of, and in place of facts that are looked at elsewhere."""
+
+
 class NodeReason(TypedDict):
     """Why a node, or one GPU of it, takes no work. `code` is one of `NODE_REASONS`."""
 
