@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -104,16 +105,18 @@ async def _submitter(
     url: str, queue: "asyncio.Queue[Planned]", accepted: Callable[[Accepted], None]
 ) -> None:
     clients: dict[str, AsyncClient] = {}
-    while True:
-        one = await queue.get()
-        if one.tenant not in clients:
-            clients[one.tenant] = await _connected(url, one.tenant)
-        client = clients[one.tenant]
-        await _insist(lambda: client.submit(one.body))  # noqa: B023  # awaited before the next
-        accepted(Accepted(boot_s(), one.tenant, one.body["id"]))
-        if one.is_cancelled:
-            await _insist(lambda: client.cancel(one.body["id"]))  # noqa: B023
-        queue.task_done()
+    async with AsyncExitStack() as connections:
+        while True:
+            one = await queue.get()
+            if one.tenant not in clients:
+                clients[one.tenant] = await _connected(url, one.tenant)
+                connections.push_async_callback(clients[one.tenant].close)
+            client = clients[one.tenant]
+            await _insist(lambda: client.submit(one.body))  # noqa: B023  # awaited before the next
+            accepted(Accepted(boot_s(), one.tenant, one.body["id"]))
+            if one.is_cancelled:
+                await _insist(lambda: client.cancel(one.body["id"]))  # noqa: B023
+            queue.task_done()
 
 
 async def _connected(url: str, tenant: str) -> AsyncClient:
