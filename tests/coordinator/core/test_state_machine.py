@@ -63,6 +63,9 @@ specs = st.fixed_dictionaries(
         ).filter(lambda lines: not {"zone=x", "!zone"} <= set(lines)),
         "prefer": st.sampled_from([["gpu-memory>=40"], ["zone=x", "gpu-name=*4090"]]),
         "tolerate": st.sampled_from([["cordon"], ["cordon:repair"]]),
+        "preemptible": st.just(True),
+        "max_runtime": st.sampled_from([40, 120, 600]),
+        "stop_grace": st.sampled_from([1, 20]),
     },
 )
 tenants = st.fixed_dictionaries(
@@ -79,6 +82,7 @@ tenants = st.fixed_dictionaries(
         "per_job": st.sampled_from([{}, {}, {"max_gpus": 1}, {"max_gpus": 0.5}]),
         "models": st.sampled_from([None, None, ["*4090"], ["nvidia-a100*"]]),
         "share_across_tenants": st.booleans(),
+        "weight": st.sampled_from([1, 1, 3]),
     }
 )
 
