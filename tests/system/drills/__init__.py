@@ -1,0 +1,7 @@
+"""Faults of a given length, at the length that the tests have time for or in full.
+
+    python -m tests.system.drills leader_frozen --seconds 30
+    python -m tests.system.drills bus_down --seconds 600
+
+Each drill is a function of a running yard, which asserts what must hold and returns its figures.
+"""
