@@ -8,10 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpuyard_coordinator.core.fencing import MARGIN_S
+from tests.support.busybox import import_busybox
+from tests.support.engine import Engine, PrivateEngine
 from tests.support.nats_server import NatsServer
 from tests.support.running_yard import RunningYard
+from tests.system.drills.bus_down import bus_down
 from tests.system.drills.coordinators import Coordinators
 from tests.system.drills.leader_frozen import leader_frozen
+from tests.system.drills.node_away import node_away, yard_with_short_leases
 
 
 def frozen(yard: RunningYard, seconds: float) -> Any:
@@ -22,8 +27,29 @@ def frozen(yard: RunningYard, seconds: float) -> Any:
         coordinators.close()
 
 
+def down(yard: RunningYard, seconds: float) -> Any:
+    engine = Engine(Path("/var/run/docker.sock"))
+    with engine.api() as api:
+        import_busybox(api)
+    return bus_down(yard, engine, seconds)
+
+
+def away(yard: RunningYard, seconds: float) -> Any:
+    yard.coordinator.kill()
+    yard = yard_with_short_leases(yard.server, yard.directory)
+    try:
+        with PrivateEngine("--bridge=none") as engine:
+            with engine.api() as api:
+                import_busybox(api)
+            return node_away(yard, engine, seconds)
+    finally:
+        yard.close()
+
+
 DRILLS: dict[str, tuple[Callable[[RunningYard, float], Any], float]] = {
+    "bus_down": (down, 600.0),
     "leader_frozen": (frozen, 30.0),
+    "node_away": (away, MARGIN_S),
 }
 
 
