@@ -2,6 +2,9 @@
 
 import pytest
 
+# Drills are run as commands too; as tests they say what they compared.
+pytest.register_assert_rewrite("tests.system.drills")
+
 pytest_plugins = [
     "tests.support.engine",
     "tests.support.nats_server",

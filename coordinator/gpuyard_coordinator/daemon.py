@@ -107,8 +107,9 @@ class Daemon:
             await asyncio.wait({running}, timeout=TURN_S)
         running.cancel()
         (outcome,) = await asyncio.gather(running, return_exceptions=True)
-        if isinstance(outcome, Fenced):
-            log.warning("deposed", reason=str(outcome))
+        if isinstance(outcome, Fenced) or leading.refused_writes:
+            presence.refused_writes += leading.refused_writes
+            log.warning("deposed", refused_writes=leading.refused_writes)
         elif isinstance(outcome, Exception):
             # Whatever it was, what is committed is sound: somebody begins again from there.
             log.error("leading failed", exc_info=outcome)

@@ -100,6 +100,8 @@ class Leadership:
         self.lost = asyncio.Event()
         self.yard = ""
         """The yard's own six characters, once acquired."""
+        self.refused = 0
+        """Renewals that came when the lease was another's, since the last `acquire`."""
         self._jetstream = jetstream
         self._holder = holder
         self._timing = timing
@@ -149,6 +151,7 @@ class Leadership:
         """
         await self._step_down()
         self.lost.clear()
+        self.refused = 0
         while True:
             self._due.clear()
             try:
@@ -264,6 +267,7 @@ class Leadership:
                 continue
             if not held:
                 log.warning("leadership lost", extra={"token": token})
+                self.refused += 1
                 self._token = None
                 self.lost.set()
 

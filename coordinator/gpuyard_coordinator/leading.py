@@ -63,6 +63,11 @@ class Leading:
         if self._leader is not None:
             self._leader.stop()
 
+    @property
+    def refused_writes(self) -> int:
+        """What the bus did not take of this leadership any more, since somebody else leads."""
+        return self._leadership.refused + (self._leader.store.refused if self._leader else 0)
+
     async def run(self, token: Token, standby: Standby) -> None:
         """Lead; raises Fenced when a commit shows that somebody else does."""
         began = self._clock.monotonic()

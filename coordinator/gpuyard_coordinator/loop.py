@@ -31,11 +31,12 @@ from gpuyard_coordinator.core.events import (
 )
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import Node, Now
+from gpuyard_coordinator.deposed import is_deposed
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
 from gpuyard_coordinator.outbox import Outbox
-from gpuyard_coordinator.store import Store, Write, delete, put
+from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
 
 TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
@@ -153,6 +154,10 @@ class Leader:
         if writes:
             await self.store.commit(writes)
             self.commits += 1
+        elif (queries or effects.outcomes) and await is_deposed(
+            self.leadership, self.store, self.clock
+        ):
+            raise Fenced
         for record in records:
             self.outbox.push(self.next_out, record)
             self.next_out += 1

@@ -148,7 +148,7 @@ class OperatorServices:
 
     async def _status(self, call: Call) -> Body:
         alarms = self.storage.alarms() if self.storage else []
-        if self.storage and self.storage.is_blocked:
+        if self.storage and await self.storage.is_blocked():
             # No turn ends, and what is not committed is not shown.
             unknown = {"nodes": None, "gpus": None, "queue": None}
             return self._yard(self.leader.cluster) | unknown | _health(alarms, is_well=False)

@@ -18,7 +18,7 @@ from gpuyard_coordinator.leader import Holder
 EVERY_S: Final = 1.0
 KEPT_S: Final = 3.5
 """Who was silent for so long is gone."""
-_SHOWN: Final = ("host", "pid", "since")
+_SHOWN: Final = ("host", "pid", "since", "refused_writes")
 
 
 @dataclass(slots=True)
@@ -29,6 +29,8 @@ class Presence:
     holder: Holder
     clock: Clock
     role: str = "starting"
+    refused_writes: int = 0
+    """Of all its leaderships: what the bus did not take any more once another led."""
     _commits: Callable[[], int] = lambda: 0
     _since: str = ""
     _others: dict[str, tuple[float, dict[str, Any]]] = field(default_factory=dict)
@@ -56,8 +58,8 @@ class Presence:
             await subscription.close()
 
     def leader(self) -> dict[str, Any]:
-        """This coordinator's host, pid, since when it leads, and its commits; each is None where it
-        does not: a standby that is asked has found out that nobody leads."""
+        """This coordinator's host, pid, since when it leads, its refused writes and its commits;
+        each is None where it does not: a standby that is asked has found out that nobody leads."""
         own = self._own() if self.role == "leader" else {}
         return {key: own.get(key) for key in (*_SHOWN, "commits")}
 
@@ -83,6 +85,7 @@ class Presence:
             "role": self.role,
             "since": self._since,
             "commits": self._commits(),
+            "refused_writes": self.refused_writes,
         }
 
     @property

@@ -74,9 +74,9 @@ class Services:
     _waiting: dict[JobKey, list["asyncio.Future[None]"]] = field(default_factory=dict)
 
     async def start(self) -> None:
-        self._subscriptions.append(
-            await self.bus.tenants.serve(subjects.API_ALL, self._serve, queue=subjects.API_QUEUE)
-        )
+        """Offer everything. In no queue group: a leader that was deposed while it was frozen would
+        swallow its share, and what it answers late or cannot commit does no harm."""
+        self._subscriptions.append(await self.bus.tenants.serve(subjects.API_ALL, self._serve))
 
     async def start_reads(self, may_answer: Callable[[], Awaitable[bool]]) -> None:
         """A standby's part: nothing but reads, and each only if `may_answer` then says so."""

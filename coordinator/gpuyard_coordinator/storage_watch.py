@@ -16,6 +16,7 @@ from gpuyard.bus import JetStream, StreamRefusal, StreamState
 from gpuyard.errors import FieldFault, Unavailable
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.events import Refused, Submitted
+from gpuyard_coordinator.deposed import is_deposed
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.store import Store
@@ -58,10 +59,12 @@ class StorageWatch:
         if self._state.share >= TRIMMED and self.leadership.is_valid(self.clock.monotonic()):
             await self._trim(self._state)
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a commit waits for the bus's storage, so that no turn ends."""
-        return self.store.blocked is not None
+    async def is_blocked(self) -> bool:
+        """Whether a commit waits for the bus's storage, so that no turn ends; not the one of a
+        leader that was deposed, which ends with its leadership."""
+        if self.store.blocked is None:
+            return False
+        return not await is_deposed(self.leadership, self.store, self.clock)
 
     def alarms(self) -> list[str]:
         """What somebody must know; empty while all is well."""

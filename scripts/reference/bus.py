@@ -84,9 +84,9 @@ _OPERATIONS: Final = {
     "status": (
         "-",
         (
-            "`yard`, `leader` (`token`, `host`, `pid`, `since`, `commits`; where a standby answers "
-            "since nobody leads, all but `token` are null), `standbys` (`host`, `pid`, `since`, "
-            "`ready`), `bus`, `nodes` by state, `gpus` by use, `queue` by verdict, `alarms`, "
+            "`yard`, `leader` (`token`, `host`, `pid`, `since`, `refused_writes`, `commits`; where a "
+            "standby answers since nobody leads, all but `token` are null), `standbys` (`host`, "
+            "`pid`, `since`, `refused_writes`, `ready`), `bus`, `nodes` by state, `gpus` by use, `queue` by verdict, `alarms`, "
             "`healthy`; the counts are null while the bus stores nothing"
         ),
     ),

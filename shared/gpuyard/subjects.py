@@ -33,7 +33,6 @@ MIX_KEY: Final = "mix"
 # Core subjects.
 BEAT_ALL: Final = "gpuyard.beat.*"
 API_ALL: Final = "gpuyard.api.*.*.*"
-API_QUEUE: Final = "coordinators"
 STANDBY_QUEUE: Final = "standbys"
 LEADER: Final = "gpuyard.coordinator.leader"
 """The leader answers here, so that standbys know that it does."""

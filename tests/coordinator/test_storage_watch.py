@@ -119,7 +119,7 @@ async def test_a_commit_without_room_blocks_until_there_is_some(
 ) -> None:
     await fill(bus, subjects.STATE_STREAM, 1.0)
     commit = asyncio.create_task(watch.store.commit([put("job.t.a", bytes(5000))]))
-    while not watch.is_blocked:
+    while not await watch.is_blocked():
         await asyncio.sleep(0.01)
     assert "maximum bytes exceeded" in watch.alarms()[0]
     assert not commit.done()
@@ -129,7 +129,18 @@ async def test_a_commit_without_room_blocks_until_there_is_some(
         f"STREAM.UPDATE.{subjects.STATE_STREAM}", info["config"] | {"max_bytes": 10**6}
     )
     assert await commit > 0
-    assert not watch.is_blocked
+    assert not await watch.is_blocked()
+
+
+async def test_a_deposed_leader_does_not_speak_of_the_commit_that_it_waits_for(
+    bus: Bus, watch: StorageWatch
+) -> None:
+    watch.store.blocked = "no answer within 2 s"
+    cast(Any, watch.leadership).is_held = False
+    assert await watch.is_blocked()
+
+    await lead(bus)
+    assert not await watch.is_blocked()
 
 
 async def test_events_without_room_are_an_alarm_until_they_are_stored(

@@ -118,6 +118,7 @@ async def test_a_zombies_commit_is_fenced_and_writes_nothing(bus: Bus) -> None:
     with pytest.raises(Fenced):
         await zombie.commit([put("job.a.4", {"n": 4})])
 
+    assert (zombie.refused, leader.refused) == (2 + len(LARGE) + 1, 0)
     assert await committed(bus) == {
         "job.a.1": codec.encode({"n": 1}),
         "job.a.3": codec.encode({"n": 3}),

@@ -122,19 +122,6 @@ def test_simulated_jobs_outlive_their_agent(yard: RunningYard) -> None:
     assert all(len(client.job(id).view["attempts"]) == 1 for id in ("ends-meanwhile", "goes-on"))
 
 
-def test_bus_killed_and_back_nothing_is_lost(yard: RunningYard) -> None:
-    yard.agent(simulate="1")
-    client = yard.ready()
-    client.submit(slow_job(yard.directory, "through", seconds=3))
-    eventually(lambda: starts(yard.directory)["through"])
-    yard.server.kill()
-    time.sleep(4.0)
-    yard.server.start()
-    assert client.wait("through", timeout_s=30).state == "succeeded"
-    assert client.run(slow_job(yard.directory, "next", seconds=0)).state == "succeeded"
-    assert starts(yard.directory) == {"through": 1, "next": 1}
-
-
 def test_cancelled_process_tree_is_gone(yard: RunningYard) -> None:
     yard.agent(simulate="1")
     client = yard.ready()

@@ -16,6 +16,7 @@ from tests.support.busybox import BUSYBOX
 from tests.support.engine import Engine, MakePrivateEngine, PrivateEngine
 from tests.support.engine_proxy import EngineProxy
 from tests.support.running_yard import RunningYard, eventually
+from tests.system.drills.bus_down import bus_down
 
 
 def job(id: str, script: str, **fields: object) -> dict[str, object]:
@@ -228,6 +229,12 @@ def test_only_what_is_its_own_is_reaped(yard: RunningYard, shared: Engine) -> No
         finally:
             for other in others:
                 api.remove_container(other, force=True)
+
+
+def test_bus_killed_and_back_containers_run_on_and_all_is_told(
+    yard: RunningYard, shared: Engine
+) -> None:
+    bus_down(yard, shared, seconds=5)
 
 
 def test_output_and_ends_come_through_an_outage_in_which_the_agent_died(

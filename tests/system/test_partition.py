@@ -11,8 +11,11 @@ from gpuyard import Client
 from tests.support.busybox import BUSYBOX
 from tests.support.engine import MakePrivateEngine
 from tests.support.keeper import wait_until
+from tests.support.nats_server import NatsServer
 from tests.support.processes import is_alive
 from tests.support.running_yard import Daemon, RunningYard, eventually
+from tests.support.short_margin import MARGIN_S
+from tests.system.drills.node_away import node_away, yard_with_short_leases
 
 FENCE_S = 6
 """The shortest that the yard accepts: a node may miss as many beats and be well."""
@@ -129,6 +132,17 @@ def test_agent_frozen_past_the_fence_starts_nothing_stale_and_tells_the_truth(
     eventually(lambda: len(pids(yard.directory, "stops")) == 2, what="the second attempt")
     assert not (yard.directory / "stops.two").exists()
     eventually(lambda: pids(yard.directory, "later"), what="new work")
+
+
+def test_three_silent_nodes_and_one_stopped_engine_each_past_the_fence(
+    nats_server: NatsServer, tmp_path: Path, private_engine: MakePrivateEngine
+) -> None:
+    yard = yard_with_short_leases(nats_server, tmp_path, "tests.support.short_margin")
+    try:
+        figures = node_away(yard, private_engine("--bridge=none"), MARGIN_S)
+    finally:
+        yard.close()
+    assert figures.silent_s > FENCE_S + MARGIN_S
 
 
 def test_a_killed_keeper_is_started_anew_and_goes_on(yard: RunningYard) -> None:

@@ -1,56 +1,18 @@
 """Several coordinators on one yard: one leads, the others follow, and any of them may die."""
 
 import asyncio
-import signal
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from gpuyard import Client, subjects
 from gpuyard.bus import Publication, connect
 from gpuyard.errors import Unavailable
-from tests.support.running_yard import Daemon, RunningYard, eventually
+from tests.support.running_yard import RunningYard, eventually
+from tests.system.drills.coordinators import Coordinators
+from tests.system.drills.leader_frozen import leader_frozen
 from tests.system.test_crashes import slow_job, starts, states
-
-
-class Coordinators:
-    """Three of them; `leader` and `standbys` are what `gpuyard status` says."""
-
-    def __init__(self, yard: RunningYard) -> None:
-        self.yard = yard
-        self.all = [yard.coordinator, *(yard.add_coordinator(f"standby-{n}") for n in (1, 2))]
-        for standby in self.all[1:]:
-            standby.start()
-
-    def status(self, client: Client) -> dict[str, Any] | None:
-        try:
-            return client.status()
-        except Unavailable:
-            return None
-
-    def settled(self, client: Client, standbys: int) -> Daemon:
-        """The leader, once that many standbys are ready."""
-
-        def look() -> Daemon | None:
-            status = self.status(client) or {"leader": {"pid": None}, "standbys": []}
-            ready = [standby for standby in status["standbys"] if standby["ready"]]
-            return self._by_pid(status["leader"]["pid"]) if len(ready) == standbys else None
-
-        found = eventually(look, what=f"a leader and {standbys} standbys")
-        assert found is not None
-        return found
-
-    def _by_pid(self, pid: int | None) -> Daemon | None:
-        return next((each for each in self.all if each.is_running and each.pid == pid), None)
-
-    def tails(self) -> str:
-        return "\n".join(f"--- {each.log.name}\n{each.tail()}" for each in self.all)
-
-    def close(self) -> None:
-        for each in self.all:
-            each.kill()
 
 
 def leads_with(client: Client) -> list[int]:
@@ -103,25 +65,13 @@ def test_a_leader_that_is_stopped_hands_over_at_once(
     assert client.run(slow_job(yard.directory, "after", seconds=0)).state == "succeeded"
 
 
-def test_a_frozen_leader_is_deposed_and_follows_once_it_goes_on(
+@pytest.mark.timeout(180)
+def test_a_frozen_leader_is_deposed_changes_nothing_and_follows_once_it_goes_on(
     yard: RunningYard, coordinators: Coordinators
 ) -> None:
-    yard.agent(simulate="1")
-    client = yard.ready()
-    zombie = coordinators.settled(client, 2)
-    client.submit(slow_job(yard.directory, "before", seconds=6))
-    eventually(lambda: starts(yard.directory)["before"])
-    zombie.signal(signal.SIGSTOP)
-    second = coordinators.settled(client, 1)
-    assert second is not zombie
-    token = leads_with(client)
-    zombie.signal(signal.SIGCONT)
-    assert coordinators.settled(client, 2) is second
-    assert leads_with(client) == token
-    assert zombie.is_running
-    assert client.wait("before", timeout_s=20).state == "succeeded"
-    assert client.run(slow_job(yard.directory, "after", seconds=0)).state == "succeeded"
-    assert starts(yard.directory) == {"before": 1, "after": 1}
+    figures = leader_frozen(yard, coordinators, seconds=4)
+    assert figures.refused_writes > 0
+    assert "refused writes" in yard.cli("status").stdout
 
 
 def test_standbys_answer_reads_while_nobody_leads(

@@ -59,6 +59,9 @@ log = logging.getLogger(__name__)
 class Fenced(GpuyardError):
     """Somebody else leads: nothing of this commit was written, and nothing will be."""
 
+    def __init__(self) -> None:
+        super().__init__("somebody else leads")
+
 
 class Store:
     """The bucket as one leader sees it. Without a token it only reads, up to a second late.
@@ -77,6 +80,8 @@ class Store:
         self.commits = 0
         self.blocked: str | None = None
         """Why the commit in flight is not stored yet; None where none waits."""
+        self.refused = 0
+        """Writes that were not taken any more, since somebody else leads."""
         self._jetstream = jetstream
         self._token = token
         self._clock = clock
@@ -118,10 +123,14 @@ class Store:
         with self._alone():
             await self._ensure_begun()
             # Its own log records come after those of others are gone; `replay` relies on it.
-            if _is_small(writes) and not self._pending.taken_over:
-                sequence = await self._log(writes, token)
-            else:
-                sequence = await self._write_through(writes)
+            try:
+                if _is_small(writes) and not self._pending.taken_over:
+                    sequence = await self._log(writes, token)
+                else:
+                    sequence = await self._write_through(writes)
+            except Fenced:
+                self.refused += len(writes)
+                raise
         self.commits += 1
         return sequence
 
@@ -162,6 +171,11 @@ class Store:
                 log.warning("checkpoint put off", extra={"fault": str(fault)})
                 self._put_off_until = self._clock() + _NEXT_CHECKPOINT_S
         return not len(self._pending)
+
+    async def still_leads(self) -> bool:
+        """Whether, as the bus has it now, nobody has taken over since; raises Unavailable."""
+        leader = await self._last(subjects.EPOCH_KEY)
+        return leader is not None and leader.sequence == self._epoch
 
     async def get_done(self, tenant: str, job: str) -> JobDocument | None:
         """The record of a finished job, or None. One round trip at most."""
@@ -300,8 +314,9 @@ class Store:
             await self._send(part, secrets.token_bytes(16))
         except Stale:
             # Deposed, or an earlier batch of ours was stored after all.
-            if not await self._leads():
-                raise Fenced("somebody else leads") from None
+            if not await self.still_leads():
+                self.refused += len(part.writes)
+                raise Fenced from None
             await self._send(part, secrets.token_bytes(16))
         self._pending.note_stored(part)
 
@@ -343,22 +358,18 @@ class Store:
         while True:
             try:
                 # In this order: once somebody else leads, what cannot be found never will be.
-                leads = await self._leads()
+                leads = await self.still_leads()
                 sequence = await find()
             except Unavailable:
                 await asyncio.sleep(_NEXT_TRY_S)
                 continue
             if sequence is None and not leads:
-                raise Fenced("somebody else leads")
+                raise Fenced
             return sequence
 
     @property
     def _epoch(self) -> int:
         return 0 if self._token is None else self._token[1]
-
-    async def _leads(self) -> bool:
-        leader = await self._last(subjects.EPOCH_KEY)
-        return leader is not None and leader.sequence == self._epoch
 
     async def _read_commits(self) -> tuple[CommitRecord, Pending]:
         record = await self._read_record()

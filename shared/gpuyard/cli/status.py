@@ -51,8 +51,8 @@ def lines(view: View) -> Iterator[str]:
     yield from fields(
         [
             ("Yard", f"{view['yard']}, {'healthy' if view['healthy'] else 'NOT healthy'}"),
-            ("Leader", _pairs(view["leader"])),
-            *(("Standby", _pairs(standby)) for standby in view.get("standbys") or ()),
+            ("Leader", _coordinator(view["leader"])),
+            *(("Standby", _coordinator(standby)) for standby in view.get("standbys") or ()),
             ("Bus", _pairs(bus)),
             ("Nodes", _nodes(view["nodes"])),
             ("GPUs", _gpus(gpus)),
@@ -60,6 +60,12 @@ def lines(view: View) -> Iterator[str]:
             *(("Alarm", alarm) for alarm in view.get("alarms") or ()),
         ]
     )
+
+
+def _coordinator(values: Mapping[str, Any]) -> str:
+    refused = values.get("refused_writes")
+    told = {"refused writes": refused} if refused else {}
+    return _pairs({key: values[key] for key in values if key != "refused_writes"} | told)
 
 
 def _nodes(counts: Mapping[str, int] | None) -> str:
