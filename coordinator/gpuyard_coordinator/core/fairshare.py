@@ -41,7 +41,7 @@ def settle(cluster: Cluster, tenant: str, now: Now) -> None:
 
 def history_of(cluster: Cluster, tenant: str, now: Now) -> History:
     held = amounts(cluster.use.get(tenant) or Use())
-    now_ms = int(now.mono * 1000)
+    now_ms = cluster.clock_ms(now)
     history = cluster.history.get(tenant)
     return settled(History(until_ms=now_ms) if history is None else history, held, now_ms)
 
