@@ -209,11 +209,12 @@ class Services:
 
     async def _find(self, tenant: str, text: str) -> tuple[JobView, JobDocument]:
         """A job by id, unique prefix or unique active name, live or kept."""
+        now = self.leader.clock.monotonic()
 
         def read(cluster: Cluster) -> tuple[JobView, JobDocument] | None:
             found = reads.find(cluster, tenant, text)
             if isinstance(found, Job):
-                return reads.explained_job(cluster, found), job_document(found)
+                return self._listed(cluster).explained(found, now), job_document(found)
             return None if found is None else (reads.ended_job(found), found)
 
         found = await self.desk.read(read)
