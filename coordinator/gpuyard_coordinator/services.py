@@ -161,11 +161,14 @@ class Services:
         planner = self.leader.planner
         if not ids.is_assigned_id(event.id):
             event = replace(event, known=await self.store.get_done(event.tenant, event.id))
-        return {"v": 1, "dry_run": await self.desk.walk(lambda c: reads.trial(c, planner, event))}
+        now = self.leader.clock.now()
+        found = await self.desk.walk(lambda cluster: reads.trial(cluster, planner, event, now))
+        return {"v": 1, "dry_run": found}
 
     async def _why(self, call: Call) -> Body:
         tenant, text = call.tenant_asked(), call.text("id")
-        view = await self.desk.walk(lambda cluster: reads.why_of(cluster, tenant, text))
+        now = self.leader.clock.now()
+        view = await self.desk.walk(lambda cluster: reads.why_of(cluster, tenant, text, now))
         if view is None:
             document = await self._find_done(tenant, text)
             view = not_waiting(document["id"], document["state"])

@@ -191,7 +191,7 @@ class Yard:
     # What is asked of the yard; nothing of it changes.
 
     def why(self, id: str = "j", *, tenant: str = TENANT) -> WhyView:
-        return why(self.cluster, self.job(id, tenant=tenant))
+        return why(self.cluster, self.job(id, tenant=tenant), self.now)
 
     def try_submit(self, *, tenant: str = TENANT, **spec: Any) -> dict[str, Any]:
         """A dry run; raises as the API does."""
@@ -199,7 +199,7 @@ class Yard:
         if isinstance(event, Refused):
             raise InvalidJob(event.faults)
         assert isinstance(event, Submitted)
-        return reads.trial(self.cluster, self.planner, event)
+        return reads.trial(self.cluster, self.planner, event, self.now)
 
     def plan(self, limit: int = 1000) -> int:
         """Places what waits, explains what came and still waits; the number of placements.
