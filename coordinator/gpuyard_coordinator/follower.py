@@ -27,7 +27,7 @@ from gpuyard.errors import ProtocolError, RemoteProtocolError, Unavailable
 from gpuyard.messages import Beat, JobDocument
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import beats, recovery
+from gpuyard_coordinator.core import beats, recovery, shares
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.packing import Packer
@@ -247,6 +247,8 @@ class Follower:
             node.last_beat = node.last_beat or self.clock.now().mono
         elif kind == "tenant":
             recovery.take_tenant(self.cluster, document)
+        elif kind == "share":
+            shares.take_share(self.cluster, document)
         elif kind == subjects.MIX_KEY:
             recovery.take_mix(self.cluster, document)
         else:
@@ -261,3 +263,5 @@ class Follower:
             recovery.drop_node(self.cluster, name)
         elif kind == "tenant":
             recovery.drop_tenant(self.cluster, name)
+        elif kind == "share":
+            shares.drop_share(self.cluster, name)

@@ -17,7 +17,7 @@ from gpuyard.errors import Unavailable
 from gpuyard.messages import BeatReply, JobDocument, OutMessage, OutRecord
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import documents, quota
+from gpuyard_coordinator.core import documents, quota, shares
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -244,6 +244,9 @@ class Leader:
         for name in sorted(effects.tenants):
             tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
             writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
+        for name in sorted(effects.shares):
+            share = shares.share_document(cluster, name)
+            writes.append(put(subjects.share_key(name), share, ttl_s=shares.DOCUMENT_KEPT_S))
         if effects.mix:
             writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
         for n, record in enumerate(records, self.next_out):

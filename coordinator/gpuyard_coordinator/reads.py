@@ -8,6 +8,7 @@ from typing import Any, Final
 from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
+from gpuyard.model.job import DEFAULT_PRIORITY
 from gpuyard.model.states import JobState, NodeState
 from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
 from gpuyard.model.verdicts import VerdictCode
@@ -21,15 +22,18 @@ from gpuyard.views import (
     job_view,
     node_view,
 )
-from gpuyard_coordinator.core import documents, fencing, filters, quota, setaside
+from gpuyard_coordinator.core import documents, fairshare, fencing, filters, quota, setaside
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
 from gpuyard_coordinator.core.holdups import holdup
+from gpuyard_coordinator.core.lineup import Lineup
+from gpuyard_coordinator.core.ordering import Rank
+from gpuyard_coordinator.core.overtaking import Asked
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.roster import Roster
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Job, Node, Settings
-from gpuyard_coordinator.core.why import not_waiting, why, why_shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Job, Node, Now, Settings
+from gpuyard_coordinator.core.why import not_waiting, why, why_asked
 
 MAX_PAGE: Final = 1000
 PREFIX_LENGTH: Final = 4
@@ -74,13 +78,15 @@ def _is_prefix(text: str, id: str) -> bool:
     return len(text) >= PREFIX_LENGTH and id.startswith(text)
 
 
-def live_job(cluster: Cluster, job: Job, told: tuple[str, str] | None) -> JobView:
-    """A job that is not over, with its place in the queue; `told` are the code and the message of
-    its verdict, None where it has none or nobody knows; what holds it up comes before."""
+def live_job(
+    cluster: Cluster, job: Job, told: tuple[str, str] | None, position: int | None
+) -> JobView:
+    """A job that is not over, at its position in line; `told` are the code and the message of its
+    verdict, None where it has none or nobody knows; what holds it up comes before."""
     attempt = job.last
     node = cluster.nodes.get(attempt.node) if attempt else None
     index = {uuid: gpu.facts["index"] for uuid, gpu in node.gpus.items()} if node else {}
-    is_queued = job.state is JobState.QUEUED
+    reserved = cluster.reservations.by_job.get(job.key)
     verdict = holdup(cluster, job)
     if verdict is None and told is not None:
         verdict = {"code": told[0], "message": told[1], "since": job.queued_at}
@@ -89,15 +95,10 @@ def live_job(cluster: Cluster, job: Job, told: tuple[str, str] | None) -> JobVie
         node_state=str(node.state) if node else None,
         runtime=node.facts["runtime"] if node else None,
         gpu_index=index,
-        queue_position=cluster.queue.position(job) if is_queued else None,
+        queue_position=position,
+        expected_start_at=None if reserved is None else reserved.start_at,
         verdict=verdict,
     )
-
-
-def explained_job(cluster: Cluster, job: Job) -> JobView:
-    """The same with its verdict as of now."""
-    is_queued = job.state is JobState.QUEUED
-    return live_job(cluster, job, Words(cluster).of(job.shape) if is_queued else None)
 
 
 def ended_job(document: JobDocument) -> JobView:
@@ -106,14 +107,17 @@ def ended_job(document: JobDocument) -> JobView:
 
 @dataclass(slots=True)
 class JobList:
-    """Unfinished jobs for lists; a verdict in one may be as old as `explain.KEPT_S`."""
+    """Unfinished jobs for lists; a verdict in one may be as old as `explain.KEPT_S`, a position as
+    `Lineup` says."""
 
     cluster: Cluster
     _roster: Roster = field(init=False)
     _recent: RecentWords = field(default_factory=RecentWords)
+    _lineup: Lineup = field(init=False)
 
     def __post_init__(self) -> None:
         self._roster = Roster(self.cluster)
+        self._lineup = Lineup(self.cluster)
 
     def views(
         self, tenant: str | None, after: int, keep: Filter, now: float
@@ -127,10 +131,19 @@ class JobList:
     def view(self, job: Job, now: float) -> JobView:
         return self._view(job, Words(self.cluster), now)
 
+    def explained(self, job: Job, now: float) -> JobView:
+        """The same with its verdict as of now."""
+        is_queued = job.state is JobState.QUEUED
+        return self._at(job, Words(self.cluster).of(job.shape) if is_queued else None, now)
+
     def _view(self, job: Job, words: Words, now: float) -> JobView:
         is_queued = job.state is JobState.QUEUED
-        told = self._recent.of(job.shape, words, now) if is_queued else None
-        return live_job(self.cluster, job, told)
+        return self._at(job, self._recent.of(job.shape, words, now) if is_queued else None, now)
+
+    def _at(self, job: Job, told: tuple[str, str] | None, now: float) -> JobView:
+        is_queued = job.state is JobState.QUEUED
+        position = self._lineup.position(job, now) if is_queued else None
+        return live_job(self.cluster, job, told, position)
 
 
 def _listed(job: Job) -> dict[str, Any]:
@@ -264,16 +277,17 @@ def tenant_as(cluster: Cluster, document: Mapping[str, Any]) -> TenantView:
     }
 
 
-def why_of(cluster: Cluster, tenant: str, text: str) -> WhyView | None:
+def why_of(cluster: Cluster, tenant: str, text: str, now: Now) -> WhyView | None:
     """Table D of the job that a text means, live or over; None where none is known here."""
     found = find(cluster, tenant, text)
     if found is None or isinstance(found, Job):
-        return None if found is None else why(cluster, found)
+        return None if found is None else why(cluster, found, now)
     return not_waiting(found["id"], found["state"])
 
 
-def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any]:
-    """Where a job would go now, and why not; raises what submitting it would raise."""
+def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dict[str, Any]:
+    """Where a job would go now, or why not and when at the earliest; raises what submitting it would
+    raise."""
     if taken := id_taken(cluster, event):
         raise taken
     document = cluster.tenants.get(event.tenant)
@@ -285,7 +299,8 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any
     if short := fencing.fault(fencing.with_rule(spec, cluster.settings), cluster.settings):
         raise InvalidJob((short,))
     placement = planner.preview(shape)
-    view = why_shape(cluster, shape, since=None)
+    rank = Rank(fairshare.priority_of(document), int(spec.get("priority", DEFAULT_PRIORITY)))
+    view = why_asked(cluster, Asked(shape, rank, documents.grace_s(spec)), now)
     return {
         "fits": placement is not None,
         "node": placement.node if placement else None,

@@ -161,11 +161,14 @@ class Services:
         planner = self.leader.planner
         if not ids.is_assigned_id(event.id):
             event = replace(event, known=await self.store.get_done(event.tenant, event.id))
-        return {"v": 1, "dry_run": await self.desk.walk(lambda c: reads.trial(c, planner, event))}
+        now = self.leader.clock.now()
+        found = await self.desk.walk(lambda cluster: reads.trial(cluster, planner, event, now))
+        return {"v": 1, "dry_run": found}
 
     async def _why(self, call: Call) -> Body:
         tenant, text = call.tenant_asked(), call.text("id")
-        view = await self.desk.walk(lambda cluster: reads.why_of(cluster, tenant, text))
+        now = self.leader.clock.now()
+        view = await self.desk.walk(lambda cluster: reads.why_of(cluster, tenant, text, now))
         if view is None:
             document = await self._find_done(tenant, text)
             view = not_waiting(document["id"], document["state"])
@@ -209,11 +212,12 @@ class Services:
 
     async def _find(self, tenant: str, text: str) -> tuple[JobView, JobDocument]:
         """A job by id, unique prefix or unique active name, live or kept."""
+        now = self.leader.clock.monotonic()
 
         def read(cluster: Cluster) -> tuple[JobView, JobDocument] | None:
             found = reads.find(cluster, tenant, text)
             if isinstance(found, Job):
-                return reads.explained_job(cluster, found), job_document(found)
+                return self._listed(cluster).explained(found, now), job_document(found)
             return None if found is None else (reads.ended_job(found), found)
 
         found = await self.desk.read(read)

@@ -143,6 +143,10 @@ def tenant_key(tenant: str) -> str:
     return f"tenant.{tenant}"
 
 
+def share_key(tenant: str) -> str:
+    return f"share.{tenant}"
+
+
 def out_key(n: int) -> str:
     return f"out.{n}"
 

@@ -75,6 +75,8 @@ class JobView(TypedDict):
     max_runtime_s: float | None
     stop_requested_at: str | None
     queue_position: int | None
+    expected_start_at: NotRequired[str | None]
+    """Of a queued job for which a node is reserved: when it starts at the latest, RFC 3339."""
     spec: NotRequired[dict[str, Any]]
     attempts: NotRequired[list[dict[str, Any]]]
     events: NotRequired[list[Event]]
@@ -175,6 +177,7 @@ def job_view(
     runtime: str | None = None,
     gpu_index: Mapping[str, int] | None = None,
     queue_position: int | None = None,
+    expected_start_at: str | None = None,
     verdict: Verdict | None = None,
 ) -> JobView:
     """A stored job as readers see it; what the document cannot know comes as arguments."""
@@ -216,6 +219,7 @@ def job_view(
         "max_runtime_s": parse_duration_s(max_runtime) if max_runtime else None,
         "stop_requested_at": last["stop_requested_at"] if last and is_holding else None,
         "queue_position": queue_position,
+        "expected_start_at": expected_start_at,
     }
 
 
@@ -378,6 +382,17 @@ class NodeFit(TypedDict):
     reasons: list[ReasonView]
 
 
+class Forecast(TypedDict):
+    """When a job that waits starts, as time limits stand."""
+
+    expected_start_at: str | None
+    """RFC 3339: by then there is room for it; sooner where jobs end before their limits, later where
+    a job before it takes the place. None where nobody can tell."""
+    node: str | None
+    text: str
+    """The same in words, or why nobody can tell."""
+
+
 class WhyView(TypedDict):
     """`gpuyard why --json` (INTERFACES table D); `job` and `state` are None for a dry run."""
 
@@ -386,6 +401,8 @@ class WhyView(TypedDict):
     state: str | None
     verdict: FullVerdict | None
     nodes: list[NodeFit]
+    forecast: NotRequired[Forecast | None]
+    """None where it does not wait, or waits for something else than room and limits."""
     changes: list[dict[str, Any]]
     """Each with `kind` and `text`, and what else that kind has."""
 

@@ -178,8 +178,9 @@ async def test_what_the_bus_knows_of_jobs_stays_and_tenants_become_as_in_the_fil
 ) -> None:
     store = Store(bus.jetstream, token=await leadership.acquire())
     now = {"job.t.both": 2, "done.t.ended": 2, "node.n": 2, "tenant.t": 2, "job.t.later": 2}
+    now["share.t"] = 2
     await store.commit([put(key, doc(n=number)) for key, number in now.items()])
-    before = ("job.t.both", "job.t.ended", "job.t.lost", "node.n", "tenant.t", "out.3")
+    before = ("job.t.both", "job.t.ended", "job.t.lost", "node.n", "tenant.t", "share.t", "out.3")
     file = backup_of(dict.fromkeys(before, 1), yard=leadership.yard)
 
     done = await put_back(bus, file, replaces=True)
@@ -192,9 +193,10 @@ async def test_what_the_bus_knows_of_jobs_stays_and_tenants_become_as_in_the_fil
         "done.t.ended": 2,
         "node.n": 2,
         "tenant.t": 1,
+        "share.t": 2,
     }
     assert "out.3" not in keys, "published by the coordinators that went on"
-    assert (done.documents, done.kept) == (2, 4)
+    assert (done.documents, done.kept) == (2, 5)
 
 
 async def test_unfinished_jobs_are_not_written_over_without_a_word(

@@ -261,3 +261,21 @@ async def test_the_mix_is_read_and_followed_and_counts_what_came_since(bus: Bus)
     async with following(bus) as fresh:
         assert fresh.cluster.priced.observed == 5
         assert fresh.cluster.mix.observed == 6
+
+
+async def test_shares_are_read_and_followed(bus: Bus) -> None:
+    def share(tenant: str, spent: int) -> Write:
+        document = {"v": 1, "tenant": tenant, "until_ms": 5, "spent": [spent, 0, 0]}
+        return put(subjects.share_key(tenant), document, ttl_s=100)
+
+    store = Store(bus.jetstream, token=await lead(bus))
+    await store.commit([share("a", 1), share("b", 1)])
+    assert await store.checkpoint()
+    await store.commit([share("a", 2)])
+    async with following(bus) as follower:
+        known = follower.cluster.history
+        assert {name: history.spent[0] for name, history in known.items()} == {"a": 2, "b": 1}
+        await store.commit([share("a", 3), delete(subjects.share_key("b"))])
+        await caught_up(follower)
+        assert {name: history.spent[0] for name, history in known.items()} == {"a": 3}
+        assert follower.cluster.unreadable == []

@@ -20,7 +20,7 @@ from tests.support.yard import Yard
 
 
 def view(yard: Yard, id: str = "j") -> JobView:
-    return reads.explained_job(yard.cluster, yard.job(id))
+    return reads.JobList(yard.cluster).explained(yard.job(id), yard.mono)
 
 
 def yard_with_jobs(count: int) -> Yard:

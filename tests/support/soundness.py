@@ -9,10 +9,10 @@ from gpuyard import codec, subjects
 from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, JobState
-from gpuyard_coordinator.core import documents, ledger, stored_jobs
+from gpuyard_coordinator.core import documents, fairshare, ledger, stored_jobs
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.state import Attempt, Job, Node
+from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
 
 _SUBJECT = re.compile(r"gpuyard\.events(\.[a-z0-9_-]+){3}\.[0-9]+")
 
@@ -35,7 +35,7 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
     _check_use(cluster)
 
 
-def check_recovered(before: Cluster, after: Cluster) -> None:
+def check_recovered(before: Cluster, after: Cluster, now: Now) -> None:
     """A leader that starts from stored documents holds what the last one did.
 
     What beats repeat anyway is not stored for itself: progress, usage, log chunks, container ids.
@@ -43,6 +43,7 @@ def check_recovered(before: Cluster, after: Cluster) -> None:
     assert after.tenants == before.tenants
     assert set(after.nodes) == set(before.nodes)
     assert _use(after) == _use(before)
+    check_shares(before, after, now)
     assert {key: _stored(job) for key, job in after.jobs.items()} == {
         key: _stored(job) for key, job in before.jobs.items()
     }
@@ -58,6 +59,15 @@ def check_recovered(before: Cluster, after: Cluster) -> None:
         assert _orders(again) == _orders(node) == _orders(after.nodes[name])
         assert _told_aside(again) == _told_aside(node) == _told_aside(after.nodes[name])
         assert not after.nodes[name].is_proven
+
+
+def check_shares(before: Cluster, after: Cluster, now: Now) -> None:
+    """What every tenant held of late is equal, but for rounding and a millisecond an attempt."""
+    for tenant in before.history:
+        one = fairshare.history_of(before, tenant, now).spent
+        other = fairshare.history_of(after, tenant, now).spent
+        for was, is_now in zip(one, other, strict=True):
+            assert abs(is_now - was) <= 10_000_000 + was // 10**5, (tenant, one, other)
 
 
 def assert_equal(one: Cluster, other: Cluster) -> None:

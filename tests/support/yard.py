@@ -18,7 +18,7 @@ from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
 from gpuyard.views import WhyView
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.core import adoption, documents, explain, filters, stored_jobs
+from gpuyard_coordinator.core import adoption, documents, explain, filters, shares, stored_jobs
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -64,6 +64,7 @@ class Stored:
     nodes: dict[str, bytes] = field(default_factory=dict)
     tenants: dict[str, bytes] = field(default_factory=dict)
     mix: bytes | None = None
+    shares: dict[str, bytes] = field(default_factory=dict)
 
     def take(self, cluster: Cluster, effects: Effects) -> None:
         """One commit, which takes each key once."""
@@ -82,6 +83,8 @@ class Stored:
             self.nodes.pop(name, None)
         if effects.mix:
             self.mix = codec.encode(cluster.priced.to_document())
+        told = {name: shares.share_document(cluster, name) for name in effects.shares}
+        self.shares |= {name: codec.encode(share) for name, share in told.items()}
         for name in effects.tenants:
             self.tenants.pop(name, None)
             if name in cluster.tenants:
@@ -96,6 +99,7 @@ class Stored:
             nodes=self.nodes.values(),
             tenants=self.tenants.values(),
             mix=self.mix,
+            shares=self.shares.values(),
             now=now,
         )
 
@@ -187,7 +191,7 @@ class Yard:
     # What is asked of the yard; nothing of it changes.
 
     def why(self, id: str = "j", *, tenant: str = TENANT) -> WhyView:
-        return why(self.cluster, self.job(id, tenant=tenant))
+        return why(self.cluster, self.job(id, tenant=tenant), self.now)
 
     def try_submit(self, *, tenant: str = TENANT, **spec: Any) -> dict[str, Any]:
         """A dry run; raises as the API does."""
@@ -195,7 +199,7 @@ class Yard:
         if isinstance(event, Refused):
             raise InvalidJob(event.faults)
         assert isinstance(event, Submitted)
-        return reads.trial(self.cluster, self.planner, event)
+        return reads.trial(self.cluster, self.planner, event, self.now)
 
     def plan(self, limit: int = 1000) -> int:
         """Places what waits, explains what came and still waits; the number of placements.
@@ -261,7 +265,7 @@ class Yard:
         generation, sequence = self.cluster.token
         before = self.cluster
         self._lead((generation, sequence + 1))
-        soundness.check_recovered(before, self.cluster)
+        soundness.check_recovered(before, self.cluster, self.now)
         self._check()
 
     def back_up(self) -> Stored:

@@ -268,6 +268,7 @@ def _supersede(
     attempt.message = attempt.next_allowed_because = why
     attempt.ended_at = now.at
     fairshare.settle(cluster, job.tenant, now)
+    effects.shares.add(job.tenant)
     ledger.release(cluster, cluster.nodes[attempt.node], job, attempt)
     effects.wanted.add(attempt.node)
     setaside.take_end(cluster, job, attempt, is_stale=False, now=now, effects=effects)

@@ -2,7 +2,7 @@
 of its tenant's limits.
 
 Every change offered was tried on the books first: with it, and it alone, the job could start now,
-were no other waiting job before it. Work is bounded: at most a few looks at each node.
+were no other waiting job before it; one that is `all_of` several says so. Work is bounded: at most a few looks at each node.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,36 +15,42 @@ from typing import Any, Final
 from gpuyard.model.node import GpuSample
 from gpuyard.model.states import Scheduling
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import ends, explain, quota, selection
+from gpuyard_coordinator.core import ends, explain, loosening, overtaking, quota, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.filters import NodeVerdict
-from gpuyard_coordinator.core.state import Gpu, Node, Shape
+from gpuyard_coordinator.core.overtaking import Asked
+from gpuyard_coordinator.core.state import Gpu, Node, Now, Shape
 
 V = VerdictCode
 MOST_CHANGES: Final = 5
 _NOT_OF_GPUS: Final = frozenset({V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY})
 """Codes whose numbers are not numbers of GPUs."""
+_MOST_LIMITS: Final = 4
+"""Of a tenant, that are raised together."""
 Change = dict[str, Any]
 
 
-def changes(cluster: Cluster, shape: Shape, found: Explanation) -> list[Change]:
+def changes(cluster: Cluster, asked: Asked, found: Explanation, now: Now) -> list[Change]:
     """At most `MOST_CHANGES`: what the submitter can do, then what waiting does, then operators."""
     if found.code is V.WAITING_TURN:
         return []
-    return list(islice(_changes(cluster, shape, found), MOST_CHANGES))
+    return list(islice(_changes(cluster, asked, found, now), MOST_CHANGES))
 
 
-def _changes(cluster: Cluster, shape: Shape, found: Explanation) -> Iterator[Change]:
+def _changes(cluster: Cluster, asked: Asked, found: Explanation, now: Now) -> Iterator[Change]:
+    shape = asked.shape
     if found.code is V.QUOTA_EXCEEDED and found.hit is not None:
         yield from _within_the_limit(cluster, shape, found.hit)
-        yield from ends.after_own(cluster, shape, found)
-        yield from _raised_limit(cluster, shape, [found.hit])
+        yield from ends.after_own(cluster, shape, found, now)
+        yield from _raised_limits(cluster, shape, found.hit)
         return
     refusing = {name: verdict for name, verdict in found.nodes.items() if verdict is not None}
     yield from _smaller(cluster, shape, refusing)
-    yield from _fewer_lines(cluster, shape, refusing)
-    yield from ends.after_others(cluster, shape, refusing)
+    yield from loosening.fewer_lines(cluster, shape, refusing)
+    yield from overtaking.overtake(cluster, asked, refusing, now)
+    yield from overtaking.wait_for_holder(cluster, asked, refusing, now)
+    yield from ends.after_others(cluster, shape, refusing, now)
     masked = [n for n, verdict in refusing.items() if verdict.code is V.QUOTA_ON_MODEL]
     hits = [explain.limit_on(cluster, cluster.nodes[name], shape) for name in masked]
     yield from _raised_limit(cluster, shape, [hit for hit in hits if hit is not None])
@@ -136,28 +142,6 @@ def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
-def _fewer_lines(
-    cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]
-) -> Iterator[Change]:
-    """One line of `where`, or the node's name, without which some node takes it."""
-    offered: set[str] = set()
-    looser = {
-        line: replace(shape, where=tuple(c for c in shape.where if c != line))
-        for line in shape.where
-    }
-    for name, verdict in refusing.items():
-        if verdict.code is not V.WHERE_MISMATCH or shape.node not in (None, name):
-            continue
-        node = cluster.nodes[name]
-        for line in selection.lines_alone(node, shape):
-            if str(line) in offered or not explain.fits(cluster, node, looser[line]):
-                continue
-            offered.add(str(line))
-            yield {"kind": "drop_where", "line": str(line), "text": f"drop the line {line}"}
-    if shape.node is not None and _starts(cluster, replace(shape, node=None)):
-        yield {"kind": "drop_node", "text": f"do not ask for node {shape.node}"}
-
-
 def _within_the_limit(cluster: Cluster, shape: Shape, hit: quota.LimitHit) -> Iterator[Change]:
     """Fewer GPUs, where the limit leaves some."""
     left = floor(hit.max - hit.used)
@@ -173,22 +157,50 @@ def _raised_limit(
     """The least raise of one limit that is enough by itself."""
     document = cluster.tenants.get(shape.tenant) or {}
     for hit in sorted(hits, key=lambda hit: hit.used + hit.asked - hit.max)[: ends.MOST_NODES]:
-        by = ceil(round((hit.used + hit.asked - hit.max) * 1000, 6)) / 1000
-        part, _, key = hit.name.rpartition(".")
-        limits = {**document.get(part or "limits", {}), key: hit.max + by}
-        with _as_if_applied(cluster, shape.tenant, {**document, part or "limits": limits}):
+        with _as_if_applied(cluster, shape.tenant, _with_raise(document, hit)):
             is_enough = _starts(cluster, shape)
         if is_enough:
-            path = hit.name if part else f"limits.{hit.name}"
-            text = f"raise {path} of tenant {hit.tenant} by {by:.10g}"
-            yield {
-                "kind": "raise_limit",
-                "tenant": hit.tenant,
-                "limit": hit.name,
-                "by": by,
-                "text": text,
-            }
+            yield _raise_of(hit)
             return
+
+
+def _raised_limits(cluster: Cluster, shape: Shape, hit: quota.LimitHit) -> Iterator[Change]:
+    """The least raises of all limits that bind, one after another, where that is enough."""
+    document: dict[str, Any] = cluster.tenants.get(shape.tenant) or {}
+    raises: list[Change] = []
+    while len(raises) < _MOST_LIMITS:
+        document = _with_raise(document, hit)
+        raises.append(_raise_of(hit))
+        with _as_if_applied(cluster, shape.tenant, document):
+            is_enough = _starts(cluster, shape)
+            other = None if is_enough else explain.binding_limit(cluster, shape)
+        if is_enough:
+            yield loosening.all_of(raises)
+        if other is None:
+            return
+        hit = other
+
+
+def _with_raise(document: dict[str, Any], hit: quota.LimitHit) -> dict[str, Any]:
+    part, _, key = hit.name.rpartition(".")
+    limits = {**document.get(part or "limits", {}), key: hit.max + _raise_by(hit)}
+    return {**document, part or "limits": limits}
+
+
+def _raise_by(hit: quota.LimitHit) -> float:
+    return ceil(round((hit.used + hit.asked - hit.max) * 1000, 6)) / 1000
+
+
+def _raise_of(hit: quota.LimitHit) -> Change:
+    path, by = hit.name if "." in hit.name else f"limits.{hit.name}", _raise_by(hit)
+    text = f"raise {path} of tenant {hit.tenant} by {by:.10g}"
+    return {
+        "kind": "raise_limit",
+        "tenant": hit.tenant,
+        "limit": hit.name,
+        "by": by,
+        "text": text,
+    }
 
 
 @contextmanager

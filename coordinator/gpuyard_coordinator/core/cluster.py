@@ -11,7 +11,7 @@ from gpuyard_coordinator.core.history import History
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.ordering import Queue
 from gpuyard_coordinator.core.reservations import Reservations
-from gpuyard_coordinator.core.state import AttemptRef, ImageRecord, Job, Node, Settings
+from gpuyard_coordinator.core.state import AttemptRef, ImageRecord, Job, Node, Now, Settings
 
 RECENTLY_DONE_KEPT: Final = 5_000
 RECENTLY_DONE_KIB: Final = 32 * 1024
@@ -50,6 +50,8 @@ class Cluster:
     """What live jobs hold, by tenant; derived, never stored."""
     history: dict[str, History] = field(default_factory=dict)
     """What each tenant held of late, up to the last change of it."""
+    clock_zero_ms: int = 0
+    """When the monotonic clock of this leader read 0, in milliseconds since 1970."""
     reservations: Reservations = field(default_factory=Reservations)
     """Nodes whose room is kept for a waiting job; the planner's own, derived, never stored."""
     tenants_eased: set[str] = field(default_factory=set)
@@ -85,6 +87,10 @@ class Cluster:
     """Nodes of before a restore that have not told yet what they run: no job starts meanwhile."""
     began_at: str = ""
     """When this leader took over, RFC 3339 UTC."""
+
+    def clock_ms(self, now: Now) -> int:
+        """Milliseconds since 1970, as this leader's wall clock would say had nobody set it."""
+        return self.clock_zero_ms + int(now.mono * 1000)
 
     def use_of(self, tenant: str) -> Use:
         return self.use.setdefault(tenant, Use())

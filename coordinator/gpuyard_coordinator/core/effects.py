@@ -28,8 +28,8 @@ class Outcome:
     error: RequestError | None = None
 
 
-_KEYS_OF_AN_END: Final = 2
-"""The job's key is deleted and its record kept."""
+_KEYS_OF_AN_END: Final = 3
+"""The job's key is deleted, its record kept and its tenant's share written."""
 _ATTEMPTS_IN_A_KIB: Final = 2
 
 
@@ -63,6 +63,8 @@ class Effects:
     """Nodes whose record is deleted."""
     tenants: set[str] = field(default_factory=set)
     """Tenants whose document is stored, or deleted where there is none any more."""
+    shares: set[str] = field(default_factory=set)
+    """Tenants of whom is stored what they held of late."""
     mix: bool = False
     """The mix that the placer goes by is stored."""
     kib: int = 0
@@ -73,7 +75,7 @@ class Effects:
         """Keys of the store that the turn changes; its events are beside them."""
         removed = len(self.deleted) + len(self.forgotten)
         stored = len(self.jobs) + len(self.done) + len(self.nodes) + len(self.tenants)
-        return stored + removed + self.mix
+        return stored + removed + len(self.shares) + self.mix
 
     def has_room(self) -> bool:
         """True if one more attempt may change or end in this turn; else it is for the next."""

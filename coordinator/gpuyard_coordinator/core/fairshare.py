@@ -41,7 +41,7 @@ def settle(cluster: Cluster, tenant: str, now: Now) -> None:
 
 def history_of(cluster: Cluster, tenant: str, now: Now) -> History:
     held = amounts(cluster.use.get(tenant) or Use())
-    now_ms = int(now.mono * 1000)
+    now_ms = cluster.clock_ms(now)
     history = cluster.history.get(tenant)
     return settled(History(until_ms=now_ms) if history is None else history, held, now_ms)
 
@@ -73,6 +73,12 @@ class Fleet:
         return node is None or node.generation != generation
 
 
+def whole(cluster: Cluster) -> Amounts:
+    """The fleet at once, by a look at every node."""
+    each = [_capacity(node) for node in cluster.nodes.values()]
+    return (sum(a[0] for a in each), sum(a[1] for a in each), sum(a[2] for a in each))
+
+
 def _capacity(node: Node) -> Amounts:
     if node.state is not NodeState.READY:
         return (0, 0, 0)
@@ -82,17 +88,22 @@ def _capacity(node: Node) -> Amounts:
 
 def standing(held: Amounts, history: History, fleet: Amounts, weight: int) -> int:
     """How much a tenant has had for his weight, in parts per billion; who has least goes first."""
-    past = max(_share(spent, whole * SPAN_MS) for spent, whole in _pairs(history.spent, fleet))
-    present = max(_share(part, whole) for part, whole in _pairs(held, fleet))
-    return (PAST * past + present) // weight
+    return (past_share(history, fleet) + dominant(held, fleet)) // weight
+
+
+def past_share(history: History, fleet: Amounts) -> int:
+    """`PAST` times the dominant share that a tenant held on average of late, in parts per billion."""
+    gpus, cpus, memory = fleet
+    return PAST * dominant(history.spent, (gpus * SPAN_MS, cpus * SPAN_MS, memory * SPAN_MS))
+
+
+def dominant(parts: Amounts, whole: Amounts) -> int:
+    """The largest of the parts of the whole, in parts per billion."""
+    return max(_share(parts[0], whole[0]), _share(parts[1], whole[1]), _share(parts[2], whole[2]))
 
 
 def weight_of(document: Mapping[str, Any] | None) -> int:
     return (document or {}).get("weight") or DEFAULT_WEIGHT
-
-
-def _pairs(parts: Amounts, fleet: Amounts) -> tuple[tuple[int, int], ...]:
-    return tuple(zip(parts, fleet, strict=True))
 
 
 def _share(part: int, whole: int) -> int:

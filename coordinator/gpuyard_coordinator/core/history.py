@@ -17,13 +17,16 @@ _FACTOR: Final = 4_286_705_684
 """2^32 times 2^(-1/360): what a slot leaves, 360 of them being a half-life."""
 _LONGEST_SLOTS: Final = 20 * 360
 """What is longer ago weighs less than a millionth."""
+KEPT_S: Final = _LONGEST_SLOTS * SLOT_MS // 1000
+"""How long it matters what somebody held."""
 
 Amounts = tuple[int, int, int]
 """milli-GPUs, milli-CPUs, MiB of host memory."""
 
 
 class History(NamedTuple):
-    """Amounts times milliseconds, decayed, up to `until_ms` of the leader's monotonic clock."""
+    """Amounts times milliseconds, decayed, up to `until_ms`: since 1970 by a clock that is never
+    set, `Cluster.clock_ms`."""
 
     spent: Amounts = (0, 0, 0)
     until_ms: int = 0

@@ -136,6 +136,7 @@ def end_attempt(
     attempt.ended_at = ended_at or now.at
     node = cluster.nodes[attempt.node]
     fairshare.settle(cluster, job.tenant, now)
+    effects.shares.add(job.tenant)
     ledger.release(cluster, node, job, attempt)
     effects.wanted.add(node.name)
     setaside.take_end(cluster, job, attempt, is_stale=is_stale, now=now, effects=effects)

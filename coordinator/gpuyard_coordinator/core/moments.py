@@ -9,6 +9,11 @@ def later(at: str, seconds: float) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
+def unix_ms(at: str) -> int:
+    """Milliseconds since 1970."""
+    return round(datetime.fromisoformat(at).timestamp() * 1000)
+
+
 def seconds_until(at: str, moment: str, *, most: float) -> float:
     """Seconds from `at` to `moment`, within 0 and `most`: a clock that was set in between makes
     nobody wait longer than he would have."""

@@ -78,7 +78,7 @@ class Queue:
     def position(self, job: Job) -> int | None:
         """Jobs of larger priority or more age plus 1; None for a job that does not wait for room.
 
-        Of several tenants that is not the order in which they start: their shares decide.
+        Of several tenants that is not the order in which they start: see `lineup`.
         """
         index = bisect_left(self._all, job.order)
         is_there = index < len(self._all) and self._all[index] == job.order

@@ -1,6 +1,6 @@
 """What a new leader has to work out anew: whatever counts on its own clock, and its own counts."""
 
-from gpuyard_coordinator.core import adoption, fencing, operations, setaside, waiting
+from gpuyard_coordinator.core import adoption, fencing, operations, setaside, shares, waiting
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.state import Now
@@ -13,6 +13,7 @@ def begin(cluster: Cluster, now: Now) -> None:
     nodes did of late is not stored: that is learned anew.
     """
     cluster.began_at = now.at
+    shares.resume(cluster, now)
     adoption.begin(cluster)
     cluster.fences, cluster.delays = Deadlines(), Deadlines()
     cluster.images.clear()

@@ -9,25 +9,33 @@ from gpuyard.model.states import JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
 from gpuyard.views import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
 from gpuyard_coordinator.core import quota, selection
-from gpuyard_coordinator.core.changes import MOST_CHANGES, changes
+from gpuyard_coordinator.core.changes import changes
 from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.documents import grace_s
 from gpuyard_coordinator.core.explain import UNITS, explain_fully
+from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.filters import NodeVerdict
+from gpuyard_coordinator.core.forecast import forecast
 from gpuyard_coordinator.core.holdups import holdup
-from gpuyard_coordinator.core.state import Job, Node, Shape
+from gpuyard_coordinator.core.overtaking import Asked
+from gpuyard_coordinator.core.reservations import Reservation
+from gpuyard_coordinator.core.state import Job, Node, Now, Shape
 
 
-def why(cluster: Cluster, job: Job) -> WhyView:
+def why(cluster: Cluster, job: Job, now: Now) -> WhyView:
     """Table D of a job; one that does not wait has neither nodes nor changes, and a verdict only
     where it holds on a node that is lost."""
     if job.state is not JobState.QUEUED:
         view = not_waiting(job.id, str(job.state))
     else:
         with cluster.reservations.set_aside(job.key):
-            view = why_shape(cluster, job.shape, since=job.queued_at)
+            asked = Asked(job.shape, rank_of(cluster, job), grace_s(job.spec))
+            own = cluster.reservations.by_job.get(job.key)
+            view = why_asked(cluster, asked, now, since=job.queued_at, held=own)
     view["job"], view["state"] = job.id, str(job.state)
     if (held := holdup(cluster, job)) is not None:
         view["verdict"], view["changes"] = full_verdict(held, view["verdict"]), []
+        view["forecast"] = None
     return view
 
 
@@ -39,12 +47,30 @@ def full_verdict(held: Verdict, other: FullVerdict | None) -> FullVerdict:
 
 
 def not_waiting(id: str, state: str) -> WhyView:
-    return {"v": 1, "job": id, "state": state, "verdict": None, "nodes": [], "changes": []}
+    return {
+        "v": 1,
+        "job": id,
+        "state": state,
+        "verdict": None,
+        "nodes": [],
+        "forecast": None,
+        "changes": [],
+    }
 
 
-def why_shape(cluster: Cluster, shape: Shape, *, since: str | None) -> WhyView:
-    """Table D of a request that is no job yet."""
+def why_asked(
+    cluster: Cluster,
+    asked: Asked,
+    now: Now,
+    *,
+    since: str | None = None,
+    held: Reservation | None = None,
+) -> WhyView:
+    """Table D of a request that is no job yet, or of one with its reservation, which must be set
+    aside."""
+    shape = asked.shape
     found = explain_fully(cluster, shape)
+    changed = changes(cluster, asked, found, now)
     counts = Counter(str(verdict.code) for verdict in found.nodes.values() if verdict is not None)
     return {
         "v": 1,
@@ -61,7 +87,8 @@ def why_shape(cluster: Cluster, shape: Shape, *, since: str | None) -> WhyView:
         "nodes": [
             _fit(cluster.nodes[name], shape, verdict) for name, verdict in found.nodes.items()
         ],
-        "changes": changes(cluster, shape, found)[:MOST_CHANGES],
+        "forecast": forecast(cluster, shape, found, changed, held, now),
+        "changes": changed,
     }
 
 

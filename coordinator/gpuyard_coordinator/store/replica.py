@@ -19,7 +19,7 @@ from gpuyard_coordinator.store.records import (
     read_commit_record,
 )
 
-FOLLOWED: Final = (subjects.MIX_KEY, "tenant", "node", "job")
+FOLLOWED: Final = (subjects.MIX_KEY, "share", "tenant", "node", "job")
 _ORDER: Final = {prefix: place for place, prefix in enumerate(FOLLOWED)}
 _LAST: Final = len(FOLLOWED)
 _SKIP: Final = len(subjects.state(""))

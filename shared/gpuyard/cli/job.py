@@ -104,6 +104,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
         ("Cut off", _cut_off(view)),
         ("Labels", ", ".join(f"{k}={v}" for k, v in view["labels"].items())),
         ("Position", "" if view["queue_position"] is None else f"{view['queue_position']} in line"),
+        ("Starts", _at_the_latest(view.get("expected_start_at"))),
         ("Submitted", _time(view["submitted_at"])),
         ("Started", _time(view["started_at"])),
         ("Ended", _time(view["ended_at"])),
@@ -113,6 +114,10 @@ def _facts(view: View) -> list[tuple[str, str]]:
 def _user(view: View) -> str:
     name = user_text(view)
     return name if view["user_verified"] or name == "-" else f"{name} (not verified)"
+
+
+def _at_the_latest(text: str | None) -> str:
+    return f"{local_time(text)} at the latest" if text else ""
 
 
 def _time(text: str | None) -> str:

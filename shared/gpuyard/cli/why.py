@@ -28,7 +28,8 @@ _COUNTED: Final = re.compile(r"\d+/\d+ nodes fit")
 def why(id: str, shows_all: bool) -> None:
     """Say why a job waits: the nodes counted by cause, the limit that binds, each node's reasons.
 
-    Below them stand the smallest changes that would start it.
+    Below them stand when it starts, as time limits stand, and the smallest changes that would start
+    it now.
 
     \b
       gpuyard why 7k3m
@@ -95,6 +96,8 @@ def text(
     """The lines for a job that waits; with `rows`, nodes beyond a screenful are only counted."""
     verdict = found["verdict"] or {}
     head = list(_head(verdict, found["nodes"], tenant))
+    if forecast := found.get("forecast"):
+        head.append(local_times(forecast["text"]))
     changes = [f"  {change_text(change)}" for change in found["changes"]]
     tail = ["to start it:", *changes] if changes else []
     nodes = list(_node_lines(found["nodes"]))
@@ -163,8 +166,13 @@ def _node_lines(nodes: Sequence[View]) -> Iterator[str]:
 
 def change_text(change: View) -> str:
     """What to change, in the words that the job was asked for with."""
+    if change["kind"] == "all_of":
+        return " and ".join(map(change_text, change["changes"]))
     line = str(change.get("line") or "")
     flag = _as_asked(line)
+    if change["kind"] == "other_model":
+        model = str(change["to"]).removeprefix("gpu-name=")
+        return f"ask for --gpu-model {model} instead of {flag}"
     return local_times(change["text"]) if flag == line else f"drop {flag}"
 
 

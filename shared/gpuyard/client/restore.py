@@ -6,9 +6,9 @@ still sends, and `leader.yard` says that a restore is under way, so that nobody 
 it, even if this program dies. The generation goes up in the same batch: agents that see the new
 one adopt what runs and stop nothing.
 
-What the bus has of jobs and nodes stays, because it is newer than the backup: an attempt is never
-rolled back. What the backup has of tenants, shares and the mix replaces what is there. Nothing is
-removed. A restore that broke off is ended by the same restore, started again.
+What the bus has of jobs, nodes and shares stays, because it is newer than the backup: an attempt is
+never rolled back, and what a tenant held since is not forgotten. What the backup has of tenants
+and the mix replaces what is there. Nothing is removed. A restore that broke off is ended by the same restore, started again.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ TRIES: Final = 50
 PAUSE_S: Final = 0.2
 SHORTEST_TTL_S: Final = 1.0
 DELETED_TTL_S: Final = 10.0
-_KEPT: Final = ("job.", "done.", "node.", "out.")
+_KEPT: Final = ("job.", "done.", "node.", "out.", "share.")
 """What the bus has of these is newer than any backup."""
 
 

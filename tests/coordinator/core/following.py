@@ -16,14 +16,15 @@ NEW = "again"
 
 
 def follow(yard: Yard, change: Change, id: str = "j", *, tenant: str = TENANT) -> Yard:
-    """The yard after the change, in which the job has been placed; other waiting jobs are
-    cancelled first, since the change is for this job alone."""
+    """The yard after the change, in which the job has been placed; other waiting jobs are cancelled
+    first, since the change is for this job alone, but for those that have a node reserved."""
     assert change["text"] and "\n" not in change["text"]
     kept, yard.outcome = yard.outcome, None  # it may hold an error, and those cannot be copied
     after = copy.deepcopy(yard)
     yard.outcome = kept
     for key, job in list(after.cluster.jobs.items()):
-        if key != (tenant, id) and job.state is JobState.QUEUED:
+        is_other = key != (tenant, id) and key not in after.cluster.reservations.by_job
+        if is_other and job.state is JobState.QUEUED:
             after.cancel(key[1], tenant=key[0])
     after.plan()
     assert after.job(id, tenant=tenant).state is JobState.QUEUED, "it waits without the change"
@@ -64,7 +65,9 @@ def _drop_where(yard: Yard, change: Change, id: str, tenant: str) -> None:
 def _wait_for(yard: Yard, change: Change, id: str, tenant: str) -> None:
     for named in change["jobs"]:
         job = yard.cluster.jobs[named["tenant"], named["id"]]
-        assert job.last is not None
+        if job.last is None:
+            yard.cancel(job.id, tenant=job.tenant)
+            continue
         effects = Effects()
         lifecycle.end_attempt(
             yard.cluster,
@@ -105,8 +108,40 @@ def _end_foreign(yard: Yard, change: Change, id: str, tenant: str) -> None:
     yard.beat(change["node"])
 
 
+def _other_model(yard: Yard, change: Change, id: str, tenant: str) -> None:
+    lines = yard.job(id, tenant=tenant).spec["where"]
+    assert change["line"] in lines
+    rest = [line for line in lines if line != change["line"]]
+    _resubmit(yard, id, tenant, where=[*rest, change["to"]])
+
+
+def _all_of(yard: Yard, change: Change, id: str, tenant: str) -> None:
+    """Each alone is not enough."""
+    dropped = {each.get("line") for each in change["changes"]}
+    if dropped == {None}:
+        for each in change["changes"]:
+            yard.plan()
+            assert yard.job(id, tenant=tenant).state is JobState.QUEUED
+            _DO[each["kind"]](yard, each, id, tenant)
+        return
+    lines = yard.job(id, tenant=tenant).spec["where"]
+    _resubmit(yard, id, tenant, where=[line for line in lines if line not in dropped])
+
+
+def _ask_more(yard: Yard, change: Change, id: str, tenant: str) -> None:
+    """Whoever is stopped for it ends as asked."""
+    _resubmit(yard, id, tenant, priority=change["to"])
+    yard.plan()
+    for job in list(yard.cluster.jobs.values()):
+        if job.state is JobState.STOPPING:
+            yard.end(job.id, tenant=job.tenant, reason="preempted", exit_code=143)
+
+
 _DO: dict[str, Callable[[Yard, Change, str, str], None]] = {
     "ask_less": _ask_less,
+    "ask_more": _ask_more,
+    "other_model": _other_model,
+    "all_of": _all_of,
     "any_gpus": lambda yard, change, id, tenant: _resubmit(yard, id, tenant, gpus=change["to"]),
     "drop_where": _drop_where,
     "drop_node": lambda yard, change, id, tenant: _resubmit(yard, id, tenant, node=None),

@@ -15,6 +15,7 @@ import pytest
 
 from gpuyard.cli.why import text
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.model.where import from_gpu_model
 from gpuyard_coordinator.core import changes, ends, explain
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.following import follow
@@ -131,7 +132,7 @@ def test_a_limit_on_a_full_yard_is_not_offered_to_be_raised() -> None:
     assert offered(yard) == ["wait for the end of job mine of mia"]
 
 
-def test_two_limits_that_bind_together_are_no_small_change() -> None:
+def test_two_limits_that_bind_together_are_raised_together() -> None:
     yard = Yard()
     yard.tenant(limits={"gpus": 1, "running_jobs": 1})
     yard.node("a", gpus=2)
@@ -139,7 +140,12 @@ def test_two_limits_that_bind_together_are_no_small_change() -> None:
     yard.plan()
     waiting(yard, gpus=1)
 
-    assert offered(yard) == ["wait for the end of job one of mia"]
+    assert offered(yard) == [
+        "wait for the end of job one of mia",
+        " and ".join(
+            f"raise limits.{name} of tenant default by 1" for name in ("gpus", "running_jobs")
+        ),
+    ]
 
 
 def test_more_than_a_job_may_ever_have_is_raised_or_made_smaller() -> None:
@@ -201,7 +207,7 @@ def test_a_line_and_a_name_that_alone_keep_a_job_off() -> None:
 
     assert offered(yard, "j") == ["drop the line zone=b", "do not ask for node a"]
     assert offered(yard, "k") == ["do not ask for node ghost"]
-    assert offered(yard, "l") == []
+    assert offered(yard, "l") == ["drop the line zone=c and drop the line rack"]
 
 
 @pytest.mark.parametrize(
@@ -301,6 +307,7 @@ def test_a_job_that_does_not_wait_has_neither_verdict_nor_changes() -> None:
         "state": "assigned",
         "verdict": None,
         "nodes": [],
+        "forecast": None,
         "changes": [],
     }
 
@@ -322,3 +329,67 @@ def test_too_many_unlike_jobs_are_not_all_explained_in_one_answer() -> None:
 
     assert all(told[:looks]) and not any(told[looks:])
     assert words.of(Shape(gpus=1, cpu_milli=0)) == told[0]
+
+
+def test_another_model_is_offered_in_place_of_one_that_is_taken() -> None:
+    yard = Yard()
+    yard.node("a", cards=[H200])
+    yard.node("b", cards=[RTX_4090])
+    yard.submit("holder", gpus=1, node="a")
+    yard.plan()
+    waiting(yard, gpus=1, where=[from_gpu_model("H200"), "gpu-memory>=20"])
+
+    assert offered(yard) == [
+        f"ask for gpu-name=NVIDIA-GeForce-RTX-4090 instead of {from_gpu_model('H200')}",
+        "wait for the end of job holder of mia",
+    ]
+    as_text = list(text(yard.why(), "default", rows=None, width=None))
+    assert as_text[-2] == (
+        "  ask for --gpu-model NVIDIA-GeForce-RTX-4090 instead of --gpu-model H200"
+    ), as_text
+
+
+def test_a_priority_that_stops_preemptible_jobs_is_the_least_that_does() -> None:
+    yard = Yard()
+    yard.node("a", gpus=2)
+    yard.submit("high", gpus=1, priority=70, preemptible=True)
+    yard.submit("low", gpus=1, priority=55, preemptible=True)
+    yard.plan()
+    yard.spend(yard.cluster.settings.min_runtime_s + 1)
+    waiting(yard, gpus=1)
+
+    assert offered(yard)[0] == "ask for priority 56 or more: low is stopped for it on a"
+    yard.submit("k", gpus=2)
+    yard.plan()
+    assert offered(yard, "k")[0] == "ask for priority 71 or more: low, high are stopped for it on a"
+
+
+def test_no_priority_helps_against_jobs_that_are_not_preemptible_or_of_a_better_tenant() -> None:
+    yard = Yard()
+    yard.tenant("vip", priority=60)
+    yard.node("a", gpus=2)
+    yard.submit("fixed", gpus=1)
+    yard.submit("theirs", tenant="vip", gpus=1, priority=0, preemptible=True)
+    yard.plan()
+    yard.spend(yard.cluster.settings.min_runtime_s + 1)
+    waiting(yard, gpus=1)
+
+    assert [change["kind"] for change in yard.why()["changes"]] == ["wait_for"]
+
+
+def test_of_jobs_whose_ends_would_do_the_one_that_ends_first_is_named_with_the_time() -> None:
+    yard = Yard()
+    for node, limit in (("a", None), ("b", "3h"), ("c", "1h")):
+        yard.node(node, gpus=1)
+        yard.submit(f"on-{node}", gpus=1, node=node, max_runtime=limit, stop_grace="5s")
+    yard.plan()
+    for node in "abc":
+        yard.start(f"on-{node}")
+    waiting(yard, gpus=1)
+
+    found = yard.why()
+    (change,) = found["changes"]
+    at = yard._at(3600 + 5 + 5)
+    assert (change["jobs"], change["expected_at"]) == ([{"tenant": "default", "id": "on-c"}], at)
+    assert change["text"] == f"wait for the end of job on-c of mia, until {at} at the latest"
+    follow(yard, change)

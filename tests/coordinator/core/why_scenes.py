@@ -163,6 +163,17 @@ def node_document_full() -> Yard:
     return waiting(yard, command=["x" * 60_000])
 
 
+def reserved_for_other() -> Yard:
+    yard = Yard()
+    yard.node("a", gpus=4)
+    yard.submit("run", gpus=3, max_runtime="2h", stop_grace="10s")
+    yard.plan()
+    yard.start("run")
+    yard.submit("big", gpus=4, priority=60, max_runtime="1h")
+    yard.plan()
+    return waiting(yard, gpus=1)
+
+
 SCENES: dict[str, Make] = {
     made.__name__: made
     for made in (
@@ -182,13 +193,13 @@ SCENES: dict[str, Make] = {
         gpu_dirty,
         foreign_memory,
         node_document_full,
+        reserved_for_other,
     )
 }
 LATER = {
     "budget_exhausted",
     "cuda_incompatible",
     "image_space",
-    "reserved_for_other",
     "gang_incomplete",
     "dependency",
     "held",
