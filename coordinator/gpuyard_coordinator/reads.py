@@ -22,7 +22,15 @@ from gpuyard.views import (
     job_view,
     node_view,
 )
-from gpuyard_coordinator.core import documents, fairshare, fencing, filters, quota, setaside
+from gpuyard_coordinator.core import (
+    documents,
+    fairshare,
+    fencing,
+    filters,
+    instances,
+    quota,
+    setaside,
+)
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
@@ -345,12 +353,14 @@ def _node_word(node: Node) -> str:
 
 
 def gpu_totals(cluster: Cluster) -> dict[str, int]:
-    """GPUs of the yard by what they are now: each is in `total` and in one of the others."""
+    """GPUs of the yard by what they are now: each is in `total` and in one of the others. Of a GPU
+    that is split, its MIG instances are."""
     words = ("total", "free", "used", "foreign", "ill", "cordoned", "unready")
     totals = dict.fromkeys(words, 0)
     for node in cluster.nodes.values():
-        totals["total"] += len(node.gpus)
-        for gpu in node.gpus.values():
+        gpus = [gpu for gpu in node.gpus.values() if not instances.is_split(gpu)]
+        totals["total"] += len(gpus)
+        for gpu in gpus:
             totals[_gpu_word(node, gpu, cluster.settings)] += 1
     return totals
 
@@ -359,7 +369,7 @@ def _gpu_word(node: Node, gpu: Gpu, settings: Settings) -> str:
     """A cordon, a drain and being put aside keep work off alike."""
     if gpu.free_milli < WHOLE_GPU_MILLI:
         return "used"
-    if filters.is_down(node) or gpu.facts["mig"] is not None:
+    if filters.is_down(node):
         return "unready"
     fault = filters.gpu_block(gpu, settings)
     if not filters.is_sampled(node) or fault not in (None, VerdictCode.FOREIGN_MEMORY):

@@ -93,7 +93,7 @@ _GPU_FORMS: Final = (
     ("8GiB", "a share of one GPU: so much of its memory"),
     ("50%", "a share of one GPU: so much of it"),
     ("8GiB,50%", "a share of one GPU: both; the larger fraction counts"),
-    ("mig=1g.10gb:2", "so many MIG instances of a profile"),
+    ("mig=1g.10gb:2", "so many MIG instances of a profile ([more](../concepts.md#mig-instances))"),
 )
 # Line, what it means, labels for which it holds, labels for which it does not.
 _CONDITIONS: Final = (

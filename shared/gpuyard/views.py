@@ -9,6 +9,7 @@ from typing import Any, Literal, NotRequired
 
 from gpuyard._typing import TypedDict
 from gpuyard.messages import AttemptDocument, Event, GrantedGpu, JobDocument
+from gpuyard.model import mig
 from gpuyard.model.gpus import GpusRequested
 from gpuyard.model.node import (
     ForeignProcess,
@@ -146,14 +147,18 @@ class NodeView(TypedDict):
 
 
 def milli_requested(requested: Mapping[str, Any], held: Sequence[GrantedGpu] = ()) -> int | None:
-    """milli-GPU of a request: 1000 per whole GPU; None while `all` or a share is not placed."""
+    """milli-GPU of a request: 1000 per whole GPU, a part of that per MIG instance; None while `all`,
+    a share or a named instance is not placed."""
+    named = requested["ids"]
     if held:
         return sum(gpu["milli"] for gpu in held)
-    if requested["all"] or requested["memory_mib"] is not None:
+    if requested["all"] or requested["memory_mib"] is not None or any(map(mig.is_uuid, named)):
         return None
     if requested["core_percent"] is not None:
         return round(float(requested["core_percent"]) * 10)
-    return 1000 * (int(requested["count"]) or len(requested["ids"]))
+    if requested.get("mig") is not None:
+        return mig.milli_of(requested["mig"]) * int(requested["count"])
+    return 1000 * (int(requested["count"]) or len(named))
 
 
 def _held(gpus: Iterable[GrantedGpu], index_of: Mapping[str, int]) -> list[HeldGpu]:
@@ -164,10 +169,16 @@ def _held(gpus: Iterable[GrantedGpu], index_of: Mapping[str, int]) -> list[HeldG
             "milli": gpu["milli"],
             "memory_mib": gpu["memory_mib"],
             "core_percent": gpu["core_percent"],
-            "enforced": "exclusive" if gpu["memory_mib"] is None else NOT_ENFORCED,
+            "enforced": _enforced(gpu),
         }
         for gpu in gpus
     ]
+
+
+def _enforced(gpu: GrantedGpu) -> str:
+    if mig.is_uuid(gpu["uuid"]):
+        return "hard"
+    return "exclusive" if gpu["memory_mib"] is None else NOT_ENFORCED
 
 
 def job_view(
@@ -360,7 +371,7 @@ class FullVerdict(TypedDict):
     """True where no known node could ever hold the job."""
 
 
-Unit = Literal["GPUs", "MiB", "CPUs"]
+Unit = Literal["GPUs", "instances", "MiB", "CPUs"]
 
 
 class ReasonView(TypedDict):

@@ -1,6 +1,6 @@
 """A stand-in for a node's agent in core tests: what it was told, what really runs on its host."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,8 @@ class Card(NamedTuple):
     name: str | None
     memory_mib: int | None
     capability: str | None
+    mig: tuple[str, ...] | None = None
+    """Profiles of the instances that it is split into; None: it is not in MIG mode."""
 
 
 RTX_4090: Final = Card("NVIDIA GeForce RTX 4090", 24564, "8.9")
@@ -30,6 +32,8 @@ RTX_3090: Final = Card("NVIDIA GeForce RTX 3090", 24576, "8.6")
 A100_40: Final = Card("NVIDIA A100-PCIE-40GB", 40960, "8.0")
 A100_80: Final = Card("NVIDIA A100-SXM4-80GB", 81920, "8.0")
 H200: Final = Card("NVIDIA H200", 143771, "9.0")
+MIG_7: Final = A100_80._replace(mig=("1g.10gb",) * 7)
+MIG_MIXED: Final = A100_80._replace(mig=("3g.40gb", "1g.10gb", "1g.10gb"))
 
 
 def gpu_uuid(node: str, index: int) -> str:
@@ -56,6 +60,31 @@ def gpu_facts(uuid: str, index: int, card: Card = RTX_4090) -> GpuFacts:
         "labels": gpu_labels(known),
         "missing": [],
     }
+
+
+def devices(node: str, cards: Sequence[Card]) -> list[GpuFacts]:
+    """The facts of a node's GPUs, each followed by its MIG instances."""
+    found: list[GpuFacts] = []
+    for index, card in enumerate(cards):
+        gpu = gpu_facts(gpu_uuid(node, index), index, card)
+        found.append(gpu)
+        if card.mig is not None:
+            gpu["mig"] = {"profile": None, "parent": None}
+            found += [instance_facts(gpu, slot, profile) for slot, profile in enumerate(card.mig)]
+    return found
+
+
+def instance_facts(gpu: GpuFacts, slot: int, profile: str) -> GpuFacts:
+    memory_mib = int(profile.partition("g.")[2].partition("gb")[0]) * 1000
+    facts: GpuFacts = {
+        **gpu,
+        "uuid": f"MIG-{slot:04x}{gpu['uuid'][4:]}",
+        "minor": None,
+        "memory_total_mib": memory_mib,
+        "mig": {"profile": profile, "parent": gpu["uuid"]},
+    }
+    facts["labels"] = gpu_labels(facts)
+    return facts
 
 
 def gpu_sample(uuid: str, **changes: Any) -> GpuSample:

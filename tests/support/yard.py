@@ -44,9 +44,8 @@ from tests.support.agents import (
     Agent,
     Card,
     change,
-    gpu_facts,
+    devices,
     gpu_sample,
-    gpu_uuid,
     node_facts,
 )
 from tests.support.rebuilt import rebuilt
@@ -134,16 +133,16 @@ class Yard:
         """A host joins with `gpus` of one model or these `cards`; unless told otherwise it has
         beaten until it takes work. `facts_of` are its `cuda`, `driver` and `labels`."""
         cards = cards or [RTX_4090] * gpus
-        uuids = [gpu_uuid(name, index) for index in range(len(cards))]
+        gpus_of = devices(name, cards)
         facts = node_facts(
-            [gpu_facts(uuids[index], index, card) for index, card in enumerate(cards)],
+            gpus_of,
             cpus=cpus,
             memory_mib=memory_mib,
             links=links or [],
             **facts_of,
         )
         agent = Agent(name, facts, machine_id=f"machine-{name}")
-        agent.samples = [gpu_sample(uuid) for uuid in uuids]
+        agent.samples = [gpu_sample(gpu["uuid"]) for gpu in gpus_of]
         self.agents[name] = agent
         self.beat(name)
         if is_proven:

@@ -5,12 +5,13 @@ The YAML reader is loaded when a file is read, not before.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gpuyard.model.ids import is_name
+from gpuyard.model.mig import is_profile
 from gpuyard_agent.gpus.fleet_fields import Fields, FleetError, listed
 from gpuyard_agent.gpus.simulated_node import (
     BEHAVIOURS,
@@ -26,6 +27,8 @@ MAX_FILE_BYTES: Final = 8 * 1024 * 1024
 MAX_NODES: Final = 100_000
 MAX_GPUS: Final = 255
 """Per node; a PCI bus number has two hex digits."""
+MAX_INSTANCES: Final = 7
+"""MIG instances of a GPU."""
 _DEFAULT_CPUS: Final = 64.0
 _DEFAULT_MEMORY_MIB: Final = 256 * 1024
 _DEFAULT_DRIVER: Final = "550.54.15"
@@ -176,7 +179,7 @@ def _gpu_group(entry: object, at: str) -> list[SimulatedGpu]:
         at,
         (
             *("name", "count", "memory_mib", "reserved_mib", "compute_capability", "uuids"),
-            *("minor", "pci_bus_id", "links"),
+            *("minor", "pci_bus_id", "links", "mig"),
         ),
     )
     count = fields.whole("count", default=1, least=1, most=MAX_GPUS)
@@ -201,6 +204,7 @@ def _gpu_group(entry: object, at: str) -> list[SimulatedGpu]:
         minor=minor,
         pci_bus_id=bus_id,
         links=fields.choice("links", _LINKS, default=None),
+        mig=None if fields.raw("mig") is None else _profiles(fields),
     )
     if not uuids:
         return [gpu] * count
@@ -216,6 +220,7 @@ def _gpu(
     minor: int | None = None,
     pci_bus_id: str | None = None,
     links: Any = None,
+    mig: Sequence[str] | None = None,
 ) -> SimulatedGpu:
     return {
         "uuid": None,
@@ -226,22 +231,40 @@ def _gpu(
         "minor": minor,
         "pci_bus_id": pci_bus_id,
         "links": links,
+        "mig": mig,
     }
 
 
 def _faults(entries: object, at: str, gpus: tuple[SimulatedGpu, ...]) -> Iterator[SimulatedFault]:
     for place, entry in listed(entries, at):
-        fields = Fields(entry, place, ("at", "for", "gpu", "call", "do"))
+        fields = Fields(entry, place, ("at", "for", "gpu", "call", "do", "mig"))
         do = fields.choice("do", (*ERRORS, *BEHAVIOURS), default=None)
         if do is None:
             raise FleetError(f"{place}.do: is missing")
-        yield {
+        if (do == "geometry") != (fields.raw("mig") is not None):
+            raise FleetError(f"{place}.mig: belongs to do: geometry, and is needed there")
+        fault: SimulatedFault = {
             "at_s": fields.seconds("at", default=0.0),
             "for_s": fields.seconds("for", default=None),
             "gpu": _which_gpu(fields, gpus),
             "call": fields.choice("call", CALLS, default="all") or "all",
             "do": do,
         }
+        if do == "geometry":
+            fault["mig"] = _profiles(fields)
+        yield fault
+
+
+def _profiles(fields: Fields) -> list[str]:
+    """Of the MIG instances of a GPU, in the order of their slots."""
+    profiles: list[str] = []
+    for at, profile in listed(fields.raw("mig"), f"{fields.at}.mig"):
+        if not isinstance(profile, str) or not is_profile(profile):
+            raise FleetError(f"{at}: a MIG profile is expected, as 1g.10gb, not {profile!r}")
+        profiles.append(profile)
+    if len(profiles) > MAX_INSTANCES:
+        raise FleetError(f"{fields.at}.mig: a GPU has at most {MAX_INSTANCES} instances")
+    return profiles
 
 
 def _processes(
@@ -265,7 +288,7 @@ def _processes(
 
 def _which_gpu(fields: Fields, gpus: tuple[SimulatedGpu, ...]) -> int | str | None:
     value = fields.raw("gpu")
-    if isinstance(value, str) and value.startswith("GPU-"):
+    if isinstance(value, str) and value.startswith(("GPU-", "MIG-")):
         return value
     index = fields.maybe_whole("gpu")
     if index is not None and index >= len(gpus):

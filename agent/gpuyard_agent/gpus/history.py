@@ -1,13 +1,21 @@
 """What is remembered of a node's GPUs from one reading to the next.
 
 A GPU that was seen once stays on the list: one that vanishes is a fault to be shown, not a
-smaller node.
+smaller node. A MIG instance goes when its GPU tells that it is split otherwise now.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpuyard.model.node import GpuFacts, GpuLink, GpuSample, Health, ProbeResult, gpu_labels
+from gpuyard.model.node import (
+    GpuFacts,
+    GpuLink,
+    GpuSample,
+    Health,
+    ProbeResult,
+    gpu_labels,
+    is_mig_instance,
+)
 
 _MEASURES: Final = (
     "memory_used_mib",
@@ -49,6 +57,7 @@ class GpuHistory:
         if links_asked:
             self._take_links(reading)
         seen = {gpu["uuid"]: gpu for gpu in reading["gpus"]}
+        self._forget_instances(seen)
         samples = {sample["uuid"]: sample for sample in reading["samples"]}
         lost = {uuid for uuid, sample in samples.items() if sample["health"]["state"] == "lost"}
         for uuid, gpu in seen.items():
@@ -85,6 +94,16 @@ class GpuHistory:
         result["error"] = message
         result["error_code"] = code
         return result
+
+    def _forget_instances(self, seen: Mapping[str, GpuFacts]) -> None:
+        """Those that are gone from a GPU of which all instances were read."""
+        for uuid, gpu in list(self._known.items()):
+            if not is_mig_instance(gpu) or uuid in seen:
+                continue
+            parent = seen.get(gpu["mig"]["parent"] or "") if gpu["mig"] else None
+            if parent is not None and "mig" not in parent["missing"]:
+                del self._known[uuid]
+                self._health.pop(uuid, None)
 
     def _take_links(self, reading: ProbeResult) -> None:
         self._links |= {(link["a"], link["b"]): link for link in reading["links"]}

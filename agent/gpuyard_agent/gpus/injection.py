@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpuyard.errors import RuntimeFailure
-from gpuyard.model.node import GpuFacts, GpuInjection
+from gpuyard.model.node import NODE_REASONS, GpuFacts, GpuInjection, is_mig_instance
 
 CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 """What every CUDA program opens beside the nodes of its GPUs."""
@@ -75,10 +75,14 @@ def device_nodes(
     """The device nodes of exactly these GPUs, then the control nodes that the host has.
 
     Raises `RuntimeFailure` for a GPU whose minor number is not known: guessing it from the index
-    could hand out another tenant's card.
+    could hand out another tenant's card. And for a MIG instance: its GPU's node alone opens no
+    instance, and which of /dev/nvidia-caps do is not looked up.
     """
     nodes: list[str] = []
     for gpu in gpus:
+        if is_mig_instance(gpu):
+            text = f"{NODE_REASONS['mig_needs_toolkit']}, not by device nodes"
+            raise RuntimeFailure(f"{gpu['uuid']}: {text}", temporary=False)
         if gpu["minor"] is None:
             raise RuntimeFailure(
                 f"the driver does not tell the device number of {gpu['uuid']}", temporary=True

@@ -6,10 +6,11 @@ alone is mandatory. Part of the NVML child process: only light imports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from gpuyard_agent.gpus.links import read_links
+from gpuyard_agent.gpus.mig import name_of_card, read_profile, read_split
 from gpuyard_agent.gpus.processes import (
     GpuProcess,
     Identities,
@@ -54,6 +55,10 @@ class Nvml(Protocol):
     def nvmlDeviceGetP2PStatus(self, a: Any, b: Any, index: int) -> Any: ...
     def nvmlDeviceGetNvLinkState(self, handle: Any, link: int) -> Any: ...
     def nvmlDeviceGetTopologyCommonAncestor(self, a: Any, b: Any) -> Any: ...
+    def nvmlDeviceGetMigMode(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: int) -> Any: ...
+    def nvmlDeviceGetAttributes(self, handle: Any) -> Any: ...
 
 
 class ProbeContext:
@@ -118,8 +123,9 @@ def probe(nvml: Nvml, context: ProbeContext) -> ProbeResult:
     """Reads every GPU. Raises `nvml.NVMLError` only where the GPUs cannot even be counted.
 
     A GPU that NVML calls lost stays listed as `lost` with what could still be read; one whose
-    UUID cannot be read is left out and named in `missing` as `gpus[INDEX].uuid`. Labels and the
-    date of the health are left to `GpuHistory`, on the agent's side.
+    UUID cannot be read is left out and named in `missing` as `gpus[INDEX].uuid`. The instances of a
+    GPU in MIG mode follow it; where not all of them could be read, its own `missing` has `mig`.
+    Labels and the date of the health are left to `GpuHistory`, on the agent's side.
     """
     count = int(nvml.nvmlDeviceGetCount())
     context.pids.clear()
@@ -140,6 +146,9 @@ def probe(nvml: Nvml, context: ProbeContext) -> ProbeResult:
         gpus.append(facts)
         samples.append(sample)
         handles.append((uuid, handle))
+        for instance, measured in _read_instances(nvml, context, facts, handle):
+            gpus.append(instance)
+            samples.append(measured)
     context.identities.forget_all_but(context.pids)
     links, all_known = read_links(nvml, handles) if context.wants_links else ([], True)
     if not all_known:
@@ -173,6 +182,46 @@ def _read_gpu(
     if guard.lost:
         sample["health"] = _health("lost", "gpu_lost")
     return facts, sample
+
+
+def _read_instances(
+    nvml: Nvml, context: ProbeContext, parent: GpuFacts, handle: Any
+) -> Iterator[tuple[GpuFacts, GpuSample]]:
+    """The MIG instances of a GPU; what is known of that only now is added to its own facts."""
+    split = read_split(nvml, _Guard(nvml), handle)
+    if split.is_split:
+        parent["mig"] = {"profile": None, "parent": None}
+    is_known = split.is_known
+    for instance in split.instances:
+        guard = _Guard(nvml)
+        uuid = guard.read(lambda instance=instance: _text(nvml.nvmlDeviceGetUUID(instance)))  # type: ignore[misc]
+        if uuid is None:
+            is_known = False
+            continue
+        facts, sample = _read_gpu(nvml, context, uuid=uuid, index=parent["index"], handle=instance)
+        yield _of_instance(nvml, facts, parent, instance), sample
+    if not is_known:
+        parent["missing"].append("mig")
+
+
+def _of_instance(nvml: Nvml, facts: GpuFacts, parent: GpuFacts, handle: Any) -> GpuFacts:
+    """The facts of an instance: what is its GPU's is taken from there."""
+    profile = read_profile(
+        nvml, _Guard(nvml), handle, name=facts["name"], parent_mib=parent["memory_total_mib"]
+    )
+    card = parent["name"] or name_of_card(facts["name"])
+    capability = parent["compute_capability"] or facts["compute_capability"]
+    missing = {"name": card, "compute_capability": capability, "mig.profile": profile}
+    kept = [key for key in facts["missing"] if key.startswith("memory_")]
+    return {
+        **facts,
+        "minor": None,
+        "name": card,
+        "compute_capability": capability,
+        "pci_bus_id": parent["pci_bus_id"],
+        "mig": {"profile": profile, "parent": parent["uuid"]},
+        "missing": [*_names_of_none(**missing), *kept],
+    }
 
 
 def _facts(

@@ -6,7 +6,7 @@ Plain data, so that it can be handed to the NVML child process as JSON; only lig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
 
 if TYPE_CHECKING:
     from gpuyard.model.node import LinkKind
@@ -34,9 +34,13 @@ ERRORS: Final = {
     "unknown": 999,
 }
 """What a fault may do → the code of the NVMLError that the call raises."""
-BEHAVIOURS: Final = ("hang", "crash", "bytes", "wrong_type", "v1_only", "vanish", "renumber")
+BEHAVIOURS: Final = (
+    *("hang", "crash", "bytes", "wrong_type", "v1_only", "vanish", "renumber"),
+    "geometry",
+)
 """What else a fault may do: never return, end the process, return the wrong type, lack the newer
-memory call, be absent from the enumeration, turn the order of the indexes round."""
+memory call, be absent from the enumeration, turn the order of the indexes round, be split into
+other MIG instances."""
 _NVLINK_MODELS: Final = ("SXM", "H100", "H200")
 _UUID_SPACE: Final = "6ba7b812-9dad-11d1-80b4-00c04fd430c8"
 
@@ -53,6 +57,8 @@ class SimulatedGpu(TypedDict):
     minor: int | None
     pci_bus_id: str | None
     links: LinkKind | None
+    mig: Sequence[str] | None
+    """Profiles of the MIG instances that it is split into; None: it is not in MIG mode."""
 
 
 class SimulatedFault(TypedDict):
@@ -66,6 +72,8 @@ class SimulatedFault(TypedDict):
     gpu: int | str | None
     call: str
     do: str
+    mig: NotRequired[list[str]]
+    """Where it does `geometry`: profiles of the instances meanwhile."""
 
 
 class SimulatedProcess(TypedDict):
@@ -96,6 +104,16 @@ def derived_uuid(node: str, index: int) -> str:
     from uuid import UUID, uuid5
 
     return f"GPU-{uuid5(UUID(_UUID_SPACE), f'gpuyard:{node}/{index}')}"
+
+
+def instance_uuid(gpu: str, slot: int, profile: str, *, is_old: bool) -> str:
+    """The UUID of a simulated MIG instance in a slot of a GPU; drivers before 470 name it by its
+    GPU, with the numbers of its GPU instance and its compute instance."""
+    from uuid import UUID, uuid5
+
+    if is_old:
+        return f"MIG-{gpu}/{slot + 1}/0"
+    return f"MIG-{uuid5(UUID(_UUID_SPACE), f'gpuyard:{gpu}/{slot}/{profile}')}"
 
 
 def link_kind(gpu: SimulatedGpu) -> LinkKind:

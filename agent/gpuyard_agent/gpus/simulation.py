@@ -17,6 +17,7 @@ from gpuyard_agent.gpus.simulated_node import (
     SimulatedGpu,
     SimulatedProcess,
     derived_uuid,
+    instance_uuid,
     link_kind,
 )
 
@@ -39,6 +40,13 @@ _LEVELS: Final[Mapping[LinkKind, int]] = {"nvlink": 30, "pcie": 20, "numa": 40, 
 _BEST_FIRST: Final[tuple[LinkKind, ...]] = ("nvlink", "pcie", "numa", "system")
 _P2P_OK: Final = 0
 _P2P_NOT_SUPPORTED: Final = 5
+_MIG_SLOTS: Final = 7
+_INSTANCE: Final = 1 << 16
+"""A handle is the number of a GPU; of a MIG instance also, times this, its slot from 1."""
+_MIG_DRIVER: Final = 470
+"""The first that names MIG instances by themselves."""
+_INSTANCE_USABLE: Final = 0.95
+"""Of the memory in a profile's name, about what an instance has."""
 
 
 class NVMLError(Exception):
@@ -165,10 +173,13 @@ class SimulatedNvml:
     def nvmlDeviceGetName(self, handle: int) -> str | bytes:
         do = self._call("name", handle)
         name: str = _known(self._gpu(handle)["name"])
+        if (profile := self._profile(handle)) is not None:
+            name = f"{name} MIG {profile}"
         return name.encode() if do == "bytes" else name
 
     def nvmlDeviceGetMinorNumber(self, handle: int) -> int:
         self._call("all", handle)
+        self._whole_only(handle)
         minor = self._gpu(handle)["minor"]
         return handle if minor is None else minor
 
@@ -190,8 +201,9 @@ class SimulatedNvml:
         if do in ("bytes", "wrong_type"):
             return _Info(total=b"N/A", reserved=b"N/A", used=b"N/A", free=b"N/A")
         gpu = self._gpu(handle)
-        total: int = _known(gpu["memory_mib"]) * MIB
-        reserved = gpu["reserved_mib"] * MIB
+        profile = self._profile(handle)
+        total: int = _known(gpu["memory_mib"] if profile is None else _usable_mib(profile)) * MIB
+        reserved = gpu["reserved_mib"] * MIB if profile is None else 0
         used = sum(process["memory_mib"] or 0 for process in self._on(handle)) * MIB
         free = max(0, total - reserved - used)
         if version:
@@ -200,14 +212,17 @@ class SimulatedNvml:
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> _Info:
         do = self._call("utilization", handle)
+        self._whole_only(handle)
         return _Info(gpu="N/A" if do in ("bytes", "wrong_type") else 0, memory=0)
 
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int | str:
         do = self._call("temperature", handle)
+        self._whole_only(handle)
         return "N/A" if do in ("bytes", "wrong_type") else 30
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int | str:
         do = self._call("power", handle)
+        self._whole_only(handle)
         return "N/A" if do in ("bytes", "wrong_type") else 20_000
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[_Info]:
@@ -242,12 +257,59 @@ class SimulatedNvml:
         self.calls += 1
         return _LEVELS[self._link(a, b)]
 
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        self._call("all", handle)
+        mode = int(_known(self._geometry(handle)) is not None)
+        return [mode, mode]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        self._call("all", handle)
+        return _MIG_SLOTS
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> int:
+        self._call("all", handle)
+        if index >= len(self._geometry(handle) or ()):
+            raise NVMLError(ERRORS["not_found"])
+        return (index + 1) * _INSTANCE + handle
+
+    def nvmlDeviceGetAttributes(self, handle: int) -> _Info:
+        self._call("all", handle)
+        profile: str = _known(self._profile(handle))
+        slices = int(profile.partition("g.")[0][-1])
+        return _Info(
+            gpuInstanceSliceCount=slices,
+            computeInstanceSliceCount=int(profile[0]),
+            memorySizeMB=_usable_mib(profile),
+        )
+
     def _gpu(self, handle: int) -> SimulatedGpu:
-        return self._definition["gpus"][handle]
+        return self._definition["gpus"][handle % _INSTANCE]
 
     def _uuid(self, handle: int) -> str:
         given = self._gpu(handle)["uuid"]
-        return given or derived_uuid(self._definition["name"], handle)
+        uuid = given or derived_uuid(self._definition["name"], handle % _INSTANCE)
+        if (profile := self._profile(handle)) is None:
+            return uuid
+        major = int((self._definition["driver_version"] or "0").partition(".")[0])
+        slot = handle // _INSTANCE - 1
+        return instance_uuid(uuid, slot, profile, is_old=major < _MIG_DRIVER)
+
+    def _geometry(self, handle: int) -> Sequence[str] | None:
+        """Profiles of a GPU's instances; None where it is not in MIG mode."""
+        for fault in self._faults():
+            if fault["do"] == "geometry" and self._is(handle, fault["gpu"]):
+                return fault.get("mig") or []
+        return self._gpu(handle)["mig"]
+
+    def _profile(self, handle: int) -> str | None:
+        """None for a GPU."""
+        if handle < _INSTANCE:
+            return None
+        return (self._geometry(handle % _INSTANCE) or [])[handle // _INSTANCE - 1]
+
+    def _whole_only(self, handle: int) -> None:
+        if handle >= _INSTANCE:
+            raise NVMLError(ERRORS["not_supported"])
 
     def _link(self, a: int, b: int) -> LinkKind:
         if not self._kinds:
@@ -271,13 +333,18 @@ class SimulatedNvml:
         return [self._definition["faults"][at] for at in self._active.faults]
 
     def _is(self, handle: int, gpu: int | str | None) -> bool:
-        return gpu is None or gpu == handle or (isinstance(gpu, str) and gpu == self._uuid(handle))
+        """A fault of a GPU is one of its instances too."""
+        if isinstance(gpu, str):
+            return gpu in (self._uuid(handle), self._uuid(handle % _INSTANCE))
+        return gpu is None or gpu == handle % _INSTANCE
 
     def _fault(self, call: str, handle: int | None) -> SimulatedFault | None:
         if not self._active.faults:
             return None
         calls = (call,) if call in ("init", "all") else (call, "all")
         for fault in self._faults():
+            if fault["do"] == "geometry":
+                continue
             hits = fault["gpu"] is None if handle is None else self._is(handle, fault["gpu"])
             if hits and fault["call"] in calls:
                 return fault
@@ -312,6 +379,11 @@ def _in_force(
         if window["at_s"] <= now
         and (window["for_s"] is None or now < window["at_s"] + window["for_s"])
     )
+
+
+def _usable_mib(profile: str) -> int:
+    gib = profile.rpartition("g.")[2].partition("gb")[0]
+    return int(int(gib) * 1024 * _INSTANCE_USABLE)
 
 
 def _known(value: Any) -> Any:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.node import (
+    NODE_REASONS,
     GpuInjection,
     GpuSample,
     NodeFacts,
     NodeReason,
     ProbeResult,
     RuntimeName,
+    is_mig_instance,
 )
 from gpuyard.model.states import GpuHealth
 from gpuyard_agent.gpus.facts import node_facts
@@ -72,11 +74,8 @@ class Inventory:
         self.digest = digest
         self.generation = generation
         self.gpus: frozenset[str] = frozenset()
+        self.samples: list[GpuSample] = []
         self.by_uuid: dict[str, GpuSample] = {}
-
-    @property
-    def samples(self) -> list[GpuSample]:
-        return self._result["samples"] if self._result else []
 
     @property
     def age_s(self) -> float | None:
@@ -88,7 +87,6 @@ class Inventory:
         if result is self._result:
             return False  # a simulation in which nothing happened
         self._result = result
-        self.by_uuid = {sample["uuid"]: sample for sample in result["samples"]}
         return self.refresh()
 
     def refresh(self) -> bool:
@@ -96,6 +94,8 @@ class Inventory:
         if self._result is None:
             return False
         about = self.description
+        self.samples = _judged(self._result, about)
+        self.by_uuid = {sample["uuid"]: sample for sample in self.samples}
         facts = node_facts(
             self._result,
             runtime=about.runtime,
@@ -125,18 +125,43 @@ class Inventory:
         if (code := result.get("error_code")) and (self.gpus or self._expects_gpus()):
             message = result.get("error") or code
             yield {"code": code, "message": message, "gpu": None, "since": None}
-        for sample in result["samples"]:
+        for sample in self.samples:
             health = sample["health"]
             if (code := _HEALTH_REASONS.get(GpuHealth(health["state"]))) is not None:
+                named = (
+                    NODE_REASONS.get(health["reason"] or "") if code == "gpu_unhealthy" else None
+                )
                 yield {
-                    "code": code,
-                    "message": health["reason"] or health["state"],
+                    "code": code if named is None else health["reason"] or code,
+                    "message": named or health["reason"] or health["state"],
                     "gpu": sample["uuid"],
                     "since": health["since"],
                 }
 
     async def close(self) -> None:
         await self._prober.close()
+
+
+def _judged(result: ProbeResult, about: Description) -> list[GpuSample]:
+    """The samples, with what this host cannot hand to containers told as unhealthy: MIG instances
+    where only device nodes are to be had."""
+    instances = {gpu["uuid"] for gpu in result["gpus"] if is_mig_instance(gpu)}
+    if not instances or about.runtime != "docker" or about.gpu_injection != "device-nodes":
+        return result["samples"]
+    return [
+        _unhealthy(sample, "mig_needs_toolkit")
+        if sample["uuid"] in instances and sample["health"]["state"] == GpuHealth.HEALTHY
+        else sample
+        for sample in result["samples"]
+    ]
+
+
+def _unhealthy(sample: GpuSample, reason: str) -> GpuSample:
+    since = sample["health"]["since"]
+    return {
+        **sample,
+        "health": {"state": GpuHealth.UNHEALTHY, "reason": reason, "since": since},
+    }
 
 
 def _digest(facts: NodeFacts) -> str:

@@ -104,7 +104,7 @@ def _fewer_gpus(shape: Shape, have: float) -> tuple[Shape, Change]:
     asked: Any = "all" if shape.all_gpus else shape.gpus
     return (
         replace(shape, gpus=floor(have), all_gpus=False),
-        _ask_less("gpus", asked, floor(have), _gpus(floor(have)), is_least=floor(have) == 1),
+        _ask_less("gpus", asked, floor(have), _gpus(floor(have), shape), is_least=floor(have) == 1),
     )
 
 
@@ -138,7 +138,9 @@ def _ask_less(field: str, asked: Any, to: float, text: str, *, is_least: bool = 
     return {"kind": "ask_less", "field": field, "asked": asked, "to": to, "text": text}
 
 
-def _gpus(count: int) -> str:
+def _gpus(count: int, shape: Shape | None = None) -> str:
+    if shape is not None and shape.mig is not None:
+        return f"{count} of mig={shape.mig}"
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 

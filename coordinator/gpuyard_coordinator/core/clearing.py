@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from gpuyard.model.ids import JobKey
-from gpuyard_coordinator.core import explain, filters, ledger
+from gpuyard_coordinator.core import explain, filters, instances, ledger
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Shape
 
@@ -84,5 +84,5 @@ def _takes(cluster: Cluster, node: Node, shape: Shape) -> bool:
 
 
 def _gpus(node: Node, shape: Shape) -> int:
-    """Whole GPUs that a shape takes of a node."""
-    return len(node.gpus) if shape.all_gpus else shape.gpus or len(shape.gpu_ids)
+    """Whole GPUs, or instances, that a shape takes of a node."""
+    return len(instances.cards(node)) if shape.all_gpus else shape.gpus or len(shape.gpu_ids)

@@ -76,6 +76,7 @@ def shape_of(
             len(packed or codec.encode(spec)), _GPUS_OF_ALL if is_all else count + len(ids)
         ),
         busy_s=_busy_s(spec),
+        mig=gpus.get("mig"),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard.views import Unit
-from gpuyard_coordinator.core import filters, quota
+from gpuyard_coordinator.core import filters, instances, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.state import Node, Shape
@@ -48,7 +48,8 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
     if hit := binding_limit(cluster, shape):
         return V.QUOTA_EXCEEDED, _quota_words(hit)
     found = verdicts(cluster, shape)
-    return _words(found, filters.could_ever_run(cluster, shape))
+    code, message = _words(found, filters.could_ever_run(cluster, shape))
+    return code, message + _note(cluster, shape, code)
 
 
 def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
@@ -61,6 +62,7 @@ def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
         is_impossible = hit.is_impossible or not is_possible
         return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit), hit, is_impossible, found)
     code, message = _words(found, is_possible)
+    message += _note(cluster, shape, code)
     masked = (
         limit_on(cluster, cluster.nodes[name], shape)
         for name, verdict in found.items()
@@ -175,6 +177,10 @@ def _use(cluster: Cluster, shape: Shape) -> Use:
 
 def _quota_words(hit: quota.LimitHit) -> str:
     return f"{hit.text}; more than it may ever have" if hit.is_impossible else hit.text
+
+
+def _note(cluster: Cluster, shape: Shape, code: VerdictCode) -> str:
+    return "" if code is V.WAITING_TURN else instances.note(cluster, shape)
 
 
 def _words(found: dict[str, NodeVerdict | None], is_possible: bool) -> tuple[VerdictCode, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuyard.model.states import NodeState
+from gpuyard_coordinator.core import instances
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.history import SPAN_MS, Amounts, History, settled
 from gpuyard_coordinator.core.ordering import Rank
@@ -83,7 +84,8 @@ def _capacity(node: Node) -> Amounts:
     if node.state is not NodeState.READY:
         return (0, 0, 0)
     cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
-    return (len(node.gpus) * WHOLE_GPU_MILLI, round((cpus or 0) * 1000), memory or 0)
+    gpus = len(instances.cards(node))
+    return (gpus * WHOLE_GPU_MILLI, round((cpus or 0) * 1000), memory or 0)
 
 
 def standing(held: Amounts, history: History, fleet: Amounts, weight: int) -> int:

@@ -13,7 +13,7 @@ from gpuyard.model import where
 from gpuyard.model.node import GpuSample
 from gpuyard.model.states import GpuHealth, NodeState, Scheduling
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import ledger, selection
+from gpuyard_coordinator.core import instances, ledger, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import DOCUMENT_KIB, WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
 
@@ -70,8 +70,8 @@ def is_put_aside(node: Node) -> bool:
 
 
 def gpu_block(gpu: Gpu, settings: Settings) -> VerdictCode | None:
-    """What keeps every whole-GPU job off a device, apart from being granted."""
-    if gpu.facts["mig"] is not None:
+    """What keeps every job off a device, apart from being granted."""
+    if instances.is_split(gpu):
         return V.INSUFFICIENT_GPUS
     sample = gpu.sample
     health = sample["health"]["state"] if sample else GpuHealth.UNHEALTHY
@@ -109,7 +109,11 @@ def is_sampled(node: Node) -> bool:
 
 def free_gpus(node: Node, settings: Settings) -> list[str]:
     """UUIDs that a whole-GPU job could be granted now, in the order of their index."""
-    return [uuid for uuid, gpu in node.gpus.items() if _is_free(node, gpu, Shape(), settings)]
+    return [
+        uuid
+        for uuid, gpu in node.gpus.items()
+        if instances.is_asked_for(gpu, Shape()) and _is_free(node, gpu, Shape(), settings)
+    ]
 
 
 def takes_share(gpu: Gpu, shape: Shape, node: Node) -> bool:
@@ -222,18 +226,21 @@ def is_cordoned(gpu: Gpu, shape: Shape) -> bool:
 def _why_no_gpus(
     node: Node, shape: Shape, fits: frozenset[str], settings: Settings
 ) -> NodeVerdict | None:
-    if not fits and node.gpus:
-        return NodeVerdict(node.name, _why_not_those(node, shape, set(node.gpus)))
+    sort = {uuid for uuid, gpu in node.gpus.items() if instances.is_asked_for(gpu, shape)}
+    if not fits and sort:
+        return NodeVerdict(node.name, _why_not_those(node, shape, sort))
     free = _takers(node, shape, fits, settings)
     if shape.is_share:
         return None if free else _why_no_share(node, shape, fits, settings)
-    named = selection.find_ids(node, shape.gpu_ids) if shape.gpu_ids else list(node.gpus)
+    named = selection.find_ids(node, shape.gpu_ids) if shape.gpu_ids else instances.cards(node)
     must = named if shape.gpu_ids or shape.all_gpus else []
     if named is None or must is None:
         return NodeVerdict(node.name, V.WHERE_MISMATCH)
+    asked = max(len(must), 1) if shape.gpu_ids or shape.all_gpus else shape.gpus
+    if not set(must) <= sort:
+        return NodeVerdict(node.name, V.INSUFFICIENT_GPUS, asked, len(free))
     if not set(must) <= fits:
         return NodeVerdict(node.name, _why_not_those(node, shape, set(must)))
-    asked = max(len(must), 1) if shape.gpu_ids or shape.all_gpus else shape.gpus
     if len(free) >= asked:
         return None
     pool = must or fits_in_order(node, fits)
@@ -317,14 +324,14 @@ def could_hold(node: Node, shape: Shape) -> list[str] | None:
     fits = selection.matching(node, shape)
     if fits is None or not _could_have_room(node, shape):
         return None
-    whole = [uuid for uuid in fits_in_order(node, fits) if node.gpus[uuid].facts["mig"] is None]
+    whole = fits_in_order(node, fits)
     if shape.is_share:
         return [uuid for uuid in whole if ledger.grant(node.gpus[uuid], shape)] or None
     if shape.gpu_ids:
         named = selection.find_ids(node, shape.gpu_ids)
         return named if named is not None and set(named) <= set(whole) else None
     if shape.all_gpus:
-        return whole if whole and len(whole) == len(node.gpus) else None
+        return whole if whole and len(whole) == len(instances.cards(node)) else None
     return whole if len(whole) >= shape.gpus else None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from gpuyard.messages import GrantedGpu
+from gpuyard_coordinator.core import instances
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.state import (
     DOCUMENT_KIB,
@@ -83,7 +84,7 @@ def as_if_held(node: Node, shape: Shape, uuids: Iterable[str]) -> Iterator[None]
 
     def book(sign: int) -> None:
         for gpu, size in granted:
-            gpu.free_milli -= sign * size["milli"]
+            gpu.free_milli -= sign * part_of(gpu, size)
             gpu.shared_mib += sign * (size["memory_mib"] or 0)
         node.cpu_milli_used += sign * shape.cpu_milli
         node.memory_mib_used += sign * shape.memory_mib
@@ -97,8 +98,8 @@ def as_if_held(node: Node, shape: Shape, uuids: Iterable[str]) -> Iterator[None]
 
 
 def _enter(gpu: Gpu, key: AttemptRef, granted: GrantedGpu) -> None:
-    gpu.grants[key] = granted["milli"]
-    gpu.free_milli -= granted["milli"]
+    gpu.grants[key] = part = part_of(gpu, granted)
+    gpu.free_milli -= part
     gpu.shared_mib += granted["memory_mib"] or 0
 
 
@@ -120,7 +121,7 @@ def _count(node: Node, use: Use, job: Job, attempt: Attempt, sign: int) -> None:
 
 def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
     """What a job of this shape would hold of a GPU; None where its size cannot be told or is
-    larger than the GPU.
+    larger than the GPU, or where the device is not of the sort that is asked for.
 
     The size of a share is the larger of its two fractions. Memory that was not asked for by number
     is the same fraction as the compute; compute that was not asked for is not limited. A fraction
@@ -128,8 +129,11 @@ def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
     they take no more than there is, is for `has_room` to see to.
     """
     uuid, total = gpu.facts["uuid"], gpu.facts["memory_total_mib"]
+    if not instances.is_asked_for(gpu, shape):
+        return None
     if not shape.is_share:
-        return {"uuid": uuid, "milli": WHOLE_GPU_MILLI, "memory_mib": None, "core_percent": None}
+        milli = instances.milli_of(gpu)
+        return {"uuid": uuid, "milli": milli, "memory_mib": None, "core_percent": None}
     percent, memory = shape.share_core_percent, shape.share_mib
     if total is None or (memory is not None and memory > total):
         return None
@@ -140,6 +144,11 @@ def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:
     else:
         milli = max(milli, memory * WHOLE_GPU_MILLI // total, 1)
     return {"uuid": uuid, "milli": milli, "memory_mib": memory, "core_percent": core}
+
+
+def part_of(gpu: Gpu, granted: GrantedGpu) -> int:
+    """What a grant takes of the device itself, in thousandths of it: of an instance everything."""
+    return WHOLE_GPU_MILLI if instances.is_instance(gpu) else granted["milli"]
 
 
 def free_mib(gpu: Gpu) -> int:

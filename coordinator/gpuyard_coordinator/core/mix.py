@@ -92,15 +92,17 @@ class Mix:
 
 
 def request_of(shape: Shape) -> Shape:
-    """What of a shape the mix and the scores depend on."""
+    """What of a shape the mix and the scores depend on. Instances that are named are looked for node
+    by node: there is no telling of which profile they are."""
     return Shape(
-        gpus=shape.gpus or len(shape.gpu_ids),
+        gpus=shape.gpus or (0 if shape.names_instances else len(shape.gpu_ids)),
         all_gpus=shape.all_gpus,
         cpu_milli=shape.cpu_milli,
         share_mib=shape.share_mib,
         share_core_percent=shape.share_core_percent,
         where=tuple(filter(is_of_kind, shape.where)) if shape.wants_gpus else (),
         models=shape.models if shape.wants_gpus else None,
+        mig=shape.mig,
     )
 
 
@@ -115,6 +117,8 @@ _PLAIN_FIELDS: Final = ("gpus", "all_gpus", "cpu_milli", "share_mib", "share_cor
 
 def _request_document(request: Shape) -> dict[str, Any]:
     document = {name: getattr(request, name) for name in _PLAIN_FIELDS}
+    if request.mig is not None:
+        document["mig"] = request.mig
     document["where"] = [condition.text for condition in request.where]
     document["models"] = None if request.models is None else list(request.models)
     return document
@@ -126,4 +130,5 @@ def _read_request(entry: Mapping[str, Any]) -> Shape:
         **{name: entry[name] for name in _PLAIN_FIELDS},
         where=tuple(where.parse(line) for line in entry["where"]),
         models=None if models is None else tuple(models),
+        mig=entry.get("mig"),
     )

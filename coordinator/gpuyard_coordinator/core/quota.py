@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuyard.errors import FieldFault
+from gpuyard.model import mig
 from gpuyard.model.gpus import GpuRequest
 from gpuyard.model.quantities import format_days, format_duration, parse_duration_s
 from gpuyard.model.reasons import EndReason
@@ -91,15 +92,18 @@ def least_ask(shape: Shape) -> Ask:
         percent = shape.share_core_percent
         milli = 0 if percent is None else ledger.percent_milli(percent)
         return Ask(milli, shape.share_mib or 0)
-    count = 1 if shape.all_gpus else shape.gpus + len(shape.gpu_ids)
-    return Ask(count * WHOLE_GPU_MILLI)
+    if shape.mig is not None:
+        return Ask(shape.gpus * mig.milli_of(shape.mig))
+    named = sum(map(mig.is_uuid, shape.gpu_ids))
+    count = 1 if shape.all_gpus else shape.gpus + len(shape.gpu_ids) - named
+    return Ask(count * WHOLE_GPU_MILLI + named * mig.LEAST_MILLI)
 
 
 def depends_on_place(document: Document | None, shape: Shape) -> bool:
     """True where how much of a limit a job takes is known only once its GPUs are."""
     if not shape.wants_gpus:
         return False
-    is_sized = shape.all_gpus or shape.share_mib is not None
+    is_sized = shape.all_gpus or shape.share_mib is not None or shape.names_instances
     counts = (_part(document, "limits").get("gpus"), _part(document, "per_job").get("max_gpus"))
     is_counted = any(most is not None for most in counts)
     return (is_sized and is_counted) or _part(document, "limits").get("gpu_memory_gib") is not None

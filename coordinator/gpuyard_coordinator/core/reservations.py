@@ -119,10 +119,15 @@ def _is_touched(held: Reservation, shape: Shape, now: float) -> bool:
 def competes(one: Shape, other: Shape) -> bool:
     """True if both ask for something of the same kind."""
     return (
-        (one.wants_gpus and other.wants_gpus)
+        (one.wants_gpus and other.wants_gpus and _may_share_devices(one, other))
         or bool(one.cpu_milli and other.cpu_milli)
         or bool(one.memory_mib and other.memory_mib)
     )
+
+
+def _may_share_devices(one: Shape, other: Shape) -> bool:
+    """False where one asks for a MIG profile and the other for GPUs, or for another profile."""
+    return one.mig == other.mig or one.names_instances or other.names_instances
 
 
 def _ends_before(held: Reservation, shape: Shape, now: float) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 from gpuyard.model import where
 from gpuyard.model.where import Condition
+from gpuyard_coordinator.core import instances
 from gpuyard_coordinator.core.state import Gpu, Node, Shape
 
 MASKS_KEPT: Final = 256
@@ -17,9 +18,9 @@ _INDEX_DIGITS: Final = 9
 
 
 def matching(node: Node, shape: Shape) -> frozenset[str] | None:
-    """UUIDs that meet the job's lines and its tenant's models; None if the node itself fails a
+    """UUIDs of the sort that the job asks for that meet its lines and its tenant's models; None if the node itself fails a
     line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
-    mask, masks = (shape.where, shape.models), node.masks
+    mask, masks = (shape.where, shape.models, instances.sort_of(shape)), node.masks
     try:
         found = masks[mask]
     except KeyError:
@@ -40,7 +41,8 @@ def _matching(node: Node, shape: Shape) -> frozenset[str] | None:
     return frozenset(
         uuid
         for uuid, gpu in node.gpus.items()
-        if is_allowed_model(gpu, shape)
+        if (not shape.wants_gpus or instances.is_asked_for(gpu, shape))
+        and is_allowed_model(gpu, shape)
         and _holds_all(per_gpu, where.gpu_view(labels, gpu.facts["labels"], uuid))
     )
 
@@ -138,7 +140,11 @@ def find_ids(node: Node, gpu_ids: Iterable[str]) -> list[str] | None:
     found: list[str] = []
     for text in gpu_ids:
         if text.isdecimal() and len(text) <= _INDEX_DIGITS:
-            matches = [u for u, gpu in node.gpus.items() if gpu.facts["index"] == int(text)]
+            matches = [
+                uuid
+                for uuid in instances.cards(node)
+                if node.gpus[uuid].facts["index"] == int(text)
+            ]
         else:
             prefix = text.lower()
             matches = [u for u in node.gpus if u.lower().startswith(prefix)]

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from gpuyard import codec
 from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrder, Token
 from gpuyard.model.ids import JobKey
+from gpuyard.model.mig import is_uuid as is_instance_uuid
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
 from gpuyard.model.states import AttemptState, JobState, NodeState, Scheduling
 from gpuyard.model.where import Condition
@@ -18,8 +19,9 @@ AttemptRef = tuple[str, str, int]
 """(tenant, job, attempt): the unique key of an attempt."""
 Order = tuple[int, int, str, str]
 """Place in the queue: larger priority first, then age, then names."""
-Mask = tuple[tuple[Condition, ...], tuple[str, ...] | None]
-"""What selects GPUs: the lines of `where` and the models that the tenant may use."""
+Mask = tuple[tuple[Condition, ...], tuple[str, ...] | None, str | bool | None]
+"""What selects GPUs: the lines of `where`, the models that the tenant may use, and the sort of
+device (`instances.Sort`)."""
 
 WHOLE_GPU_MILLI: Final = 1000
 DOCUMENT_KIB: Final = MAX_WANTED_BYTES // 1024
@@ -78,6 +80,8 @@ class Shape:
     busy_s: int | None = None
     """The longest that it holds its grant once it runs: its time limit and its grace; None: no
     limit."""
+    mig: str | None = None
+    """The profile of MIG instances, of which `gpus` are asked for; None: no instances."""
 
     @property
     def wants_gpus(self) -> bool:
@@ -86,6 +90,11 @@ class Shape:
     @property
     def is_share(self) -> bool:
         return self.share_mib is not None or self.share_core_percent is not None
+
+    @property
+    def names_instances(self) -> bool:
+        """True where a UUID of a MIG instance is among the ids."""
+        return any(map(is_instance_uuid, self.gpu_ids))
 
 
 def without_nodes(shape: Shape, nodes: frozenset[str]) -> Shape:

@@ -116,6 +116,8 @@ def _reason(node: Node, shape: Shape, verdict: NodeVerdict) -> ReasonView:
         return {"code": str(code), "asked": None, "have": verdict.note, "unit": None}
     asked, have = _plain(verdict.asked), _plain(verdict.have)
     unit = None if asked is None and have is None else UNITS.get(code, "GPUs")
+    if shape.mig is not None and unit == "GPUs":
+        unit = "instances"
     return {"code": str(code), "asked": asked, "have": have, "unit": unit}
 
 

@@ -141,10 +141,27 @@ def state_text(node: View) -> str:
 
 
 def free_of_total(node: View) -> str:
-    """Whole GPUs that a job could be granted now, and how many there are."""
-    gpus = node["gpus"]
-    free = sum(gpu["allocatable_milli"] == 1000 for gpu in gpus)
-    return f"{free}/{len(gpus)}"
+    """Whole GPUs that a job could be granted now, and how many there are; then the same of MIG
+    instances, where there are any. A GPU that is split counts as neither."""
+    whole = [gpu for gpu in node["gpus"] if gpu["mig"] is None]
+    instances = [gpu for gpu in node["gpus"] if is_instance(gpu)]
+    parts = [_free_of(whole)] if whole or not instances else []
+    parts += [f"{_free_of(instances)} MIG"] if instances else []
+    return " + ".join(parts)
+
+
+def _free_of(gpus: Sequence[View]) -> str:
+    return f"{sum(gpu['allocatable_milli'] == 1000 for gpu in gpus)}/{len(gpus)}"
+
+
+def is_instance(gpu: View) -> bool:
+    """True for a MIG instance, False for a GPU, split or not."""
+    return gpu["mig"] is not None and gpu["mig"]["parent"] is not None
+
+
+def is_split(gpu: View) -> bool:
+    """True for a GPU in MIG mode: what is on it is on its instances."""
+    return gpu["mig"] is not None and gpu["mig"]["parent"] is None
 
 
 def is_healthy(gpu: View) -> bool:
@@ -152,7 +169,7 @@ def is_healthy(gpu: View) -> bool:
 
 
 def _common(node: View, label: str) -> str:
-    values = Counter(gpu["labels"].get(label) for gpu in node["gpus"])
+    values = Counter(gpu["labels"].get(label) for gpu in node["gpus"] if not is_instance(gpu))
     values.pop(None, None)
     if len(values) > 1:
         return "mixed"
@@ -161,7 +178,7 @@ def _common(node: View, label: str) -> str:
 
 def foreign_text(node: View) -> str:
     """Memory held by processes outside the yard; `-` where that cannot be known."""
-    known = [gpu["memory_foreign_mib"] for gpu in node["gpus"]]
+    known = [gpu["memory_foreign_mib"] for gpu in node["gpus"] if not is_split(gpu)]
     measured = [number for number in known if number is not None]
     return mib(sum(measured)) if measured else "-"
 
@@ -179,7 +196,7 @@ def node_detail(view: View, users: dict[str, str]) -> Iterator[str]:
     if view["gpus"]:
         yield ""
         yield from table(view["gpus"], gpu_columns(users), width=terminal_width())
-    for gpu in view["gpus"]:
+    for gpu in filter(lambda gpu: not is_split(gpu), view["gpus"]):
         for process in gpu["foreign"]:
             yield plain(_foreign_line(gpu, process))
 
@@ -213,7 +230,7 @@ def _number(value: float | None) -> str:
 def gpu_columns(users: dict[str, str]) -> Sequence[Column]:
     return [
         Column("GPU", lambda gpu: str(gpu["index"]), least=3, is_right=True),
-        Column("MODEL", lambda gpu: gpu["name"] or "-", least=23, drop=3),
+        Column("MODEL", _model, least=23, drop=3),
         Column("HEALTH", _health, least=7),
         Column("MEMORY", _memory, least=20, drop=2),
         Column("UTIL", lambda gpu: _unit(gpu["utilization_percent"], "%"), drop=5, is_right=True),
@@ -222,6 +239,13 @@ def gpu_columns(users: dict[str, str]) -> Sequence[Column]:
         # As narrow as a prefix that still names the GPU to --gpus device=.
         Column("UUID", lambda gpu: gpu["uuid"], least=len("GPU-6a195a81…"), drop=4),
     ]
+
+
+def _model(gpu: View) -> str:
+    """Of an instance, below its GPU, its profile."""
+    if is_instance(gpu):
+        return f"- MIG {gpu['mig']['profile'] or '?'}"
+    return f"{gpu['name'] or '-'}{' (split)' if is_split(gpu) else ''}"
 
 
 def _health(gpu: View) -> str:

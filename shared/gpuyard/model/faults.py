@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 
 from gpuyard.errors import FieldFault
+from gpuyard.model import mig
 from gpuyard.model.quantities import format_days
 
 _CODES: Final = {
@@ -49,7 +50,7 @@ PATTERNS: Final = {
     r"^[A-Za-z_][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -, with no digit first",
     r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -",
     r"^[A-Za-z0-9_.][A-Za-z0-9_.-]*(:[A-Za-z0-9_.][A-Za-z0-9_.-]*)?$": "must be USER or USER:GROUP, as 1000:1000",
-    r"^[0-9]+[cg0-9.]*g\.[0-9]+gb(\+me)?$": "must be a MIG profile, as 1g.10gb",
+    mig.PROFILE: "must be a MIG profile, as 1g.10gb",
 }
 """Every pattern of a model's field, in words."""
 _LONGEST: Final = 60

@@ -6,10 +6,12 @@ from typing import Any, Final, NotRequired, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gpuyard._typing import TypedDict
+from gpuyard.model import mig
 from gpuyard.model.quantities import parse_size_mib
 
 MAX_GPUS: Final = 1024
-_UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{4,}")
+_UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{4,}|MIG-GPU-[0-9a-fA-F-]{4,}(?:/[0-9]+){0,2}")
+"""Drivers before 470 name MIG instances by their GPU: `MIG-GPU-…/7/0`."""
 _INDEX: Final = re.compile(r"\d{1,4}")
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _FORMS: Final = "write a number, all, none, device=0,2, device=GPU-…, a share such as 8GiB or 50%, or mig=1g.10gb"
@@ -41,7 +43,8 @@ class GpuRequest(BaseModel):
     """GPUs of one node. Exactly one form: `count`, `all`, `ids`, a share, or `mig` with `count`.
 
     `ids` are NVML indexes (`0`) or UUIDs (`GPU-…`, a unique prefix of at least 8 characters is
-    enough). A share is `memory_mib` and/or `core_percent` of one GPU.
+    enough), or UUIDs of MIG instances (`MIG-…`). A share is `memory_mib` and/or `core_percent` of
+    one GPU. `mig` is the profile of instances that exist; GPUs are never split for a job.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -51,7 +54,7 @@ class GpuRequest(BaseModel):
     ids: list[str] = Field(default_factory=list, max_length=MAX_GPUS)
     memory_mib: int | None = Field(default=None, gt=0)
     core_percent: float | None = Field(default=None, gt=0, le=100)
-    mig: str | None = Field(default=None, pattern=r"^[0-9]+[cg0-9.]*g\.[0-9]+gb(\+me)?$")
+    mig: str | None = Field(default=None, pattern=mig.PROFILE)
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

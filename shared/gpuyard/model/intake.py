@@ -57,5 +57,3 @@ def _not_yet(spec: JobSpec) -> Iterable[FieldFault]:
     for name, what in _LATER:
         if getattr(spec, name) != getattr(defaults, name):
             yield FieldFault(name, "not_supported_yet", f"{what}: not supported yet")
-    if spec.gpus.mig is not None:
-        yield FieldFault("gpus", "not_supported_yet", "MIG instances are not supported yet")

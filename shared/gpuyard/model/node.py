@@ -18,8 +18,12 @@ LinkKind = Literal["nvlink", "pcie", "numa", "system"]
 
 
 class MigFacts(TypedDict):
-    profile: str
-    parent: str
+    """Of an instance its profile and the UUID of the GPU that it is part of; of a GPU in MIG mode
+    both are None, and it takes no work itself."""
+
+    profile: str | None
+    """As `1g.10gb`; None also where the driver does not tell it."""
+    parent: str | None
 
 
 class GpuFacts(TypedDict):
@@ -27,8 +31,9 @@ class GpuFacts(TypedDict):
 
     uuid: str
     index: int
+    """For display; that of a MIG instance is its GPU's."""
     minor: int | None
-    """N of /dev/nvidiaN; taken from the driver, never from the index."""
+    """N of /dev/nvidiaN; taken from the driver, never from the index. MIG instances have none."""
     name: str | None
     compute_capability: str | None
     memory_total_mib: int | None
@@ -141,6 +146,7 @@ NODE_REASONS: Final[dict[str, str]] = {
     "adopting": "attempts are being taken over after a restart",
     "disk_low": "the Docker root is short of space",
     "failing": "job after job failed on it; one at a time tries it again",
+    "mig_needs_toolkit": "MIG instances reach containers by the NVIDIA Container Toolkit or CDI alone",
 }
 """The registry of reason codes, shared by agent, coordinator and diagnosis."""
 
@@ -158,6 +164,11 @@ class ProbeResult(TypedDict):
     """Why nothing could be read, where that is so."""
     error_code: NotRequired[str | None]
     """The matching key of `NODE_REASONS`."""
+
+
+def is_mig_instance(gpu: GpuFacts) -> bool:
+    mig = gpu["mig"]
+    return mig is not None and mig["parent"] is not None
 
 
 def label_value(text: str) -> str:
@@ -193,10 +204,11 @@ def node_labels(
 ) -> dict[str, str]:
     """The labels of a node: the operator's own, then the published facts over them.
 
-    GPUs that differ give `gpu-name=mixed` and one `gpu-count.<name>` per model; a value on which
+    MIG instances are not among them, the GPUs that they are part of are. GPUs that differ give `gpu-name=mixed` and one `gpu-count.<name>` per model; a value on which
     they do not agree is left out.
     """
     labels = dict(own)
+    gpus = [gpu for gpu in gpus if not is_mig_instance(gpu)]
     labels["gpu-count"] = str(len(gpus))
     names = Counter(gpu["labels"]["gpu-name"] for gpu in gpus if "gpu-name" in gpu["labels"])
     for key in ("gpu-name", "gpu-memory", "compute-capability"):

@@ -18,7 +18,7 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.state import AttemptRef
 from tests.coordinator.core.following import follow
-from tests.support.agents import A100_40, RTX_4090, Agent, Card, change
+from tests.support.agents import A100_40, MIG_MIXED, RTX_4090, Agent, Card, change
 from tests.support.hosts import Hosts, host_of
 from tests.support.yard import Yard
 
@@ -44,7 +44,23 @@ STEP_S = 25.0
 specs = st.fixed_dictionaries(
     {
         "gpus": st.sampled_from(
-            [0, 1, 1, 1, 2, "all", "device=0", "device=1,0", "8GiB", "30%", "8GiB,60%", "100%"]
+            [
+                *(
+                    0,
+                    1,
+                    1,
+                    1,
+                    2,
+                    "all",
+                    "device=0",
+                    "device=1,0",
+                    "8GiB",
+                    "30%",
+                    "8GiB,60%",
+                    "100%",
+                ),
+                *("mig=1g.10gb", "mig=1g.10gb:2", "mig=3g.40gb"),
+            ]
         ),
         "priority": st.sampled_from([10, 50, 50, 90]),
         "retries": st.sampled_from(
@@ -109,7 +125,9 @@ class YardMachine(RuleBasedStateMachine):
 
     @initialize(
         cards=st.lists(
-            st.lists(st.sampled_from([RTX_4090, RTX_4090, A100_40]), min_size=1, max_size=4),
+            st.lists(
+                st.sampled_from([RTX_4090, RTX_4090, A100_40, MIG_MIXED]), min_size=1, max_size=4
+            ),
             min_size=3,
             max_size=3,
         ),

@@ -31,7 +31,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": [1]}, "gpus", "map"),
     ({"gpus": {"count": 2, "all": True}}, "gpus", "only one of"),
     ({"gpus": {"ids": ["0", "0"]}}, "gpus", "named twice"),
-    ({"gpus": "mig=1g.10gb:2"}, "gpus", "not supported yet"),
+    ({"gpus": {"mig": "1g10gb"}}, "gpus.mig", "must be a MIG profile"),
     ({"cpus": True}, "cpus", "not true or false"),
     ({"cpus": "many"}, "cpus", "must be a number"),
     ({"cpus": 0}, "cpus", "must be at least 0.01, not 0"),

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuyard_coordinator.core import selection
+from gpuyard_coordinator.core import instances, selection
 from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.rooms import Room
@@ -29,7 +29,7 @@ class Member:
     """The node's own: another one where its inventory changed."""
     cordons: tuple[object, ...] = ()
     kinds: dict[str, int] = field(default_factory=dict)
-    """By UUID, of all its GPUs."""
+    """By UUID, of all its GPUs but those that are split into MIG instances."""
     kind: int | None = None
     """That of them all; None where they are of several or there are none."""
     guests: dict[str, int] = field(default_factory=dict)
@@ -177,7 +177,11 @@ class Fleet:
     def _take_inventory(self, member: Member, node: Node) -> None:
         labels = selection.labels_of(node)
         self.devices.subtract(self._plain_kinds(member))
-        member.kinds = {u: self.catalogue.kind_number(gpu, labels) for u, gpu in node.gpus.items()}
+        member.kinds = {
+            uuid: self.catalogue.kind_number(gpu, labels)
+            for uuid, gpu in node.gpus.items()
+            if not instances.is_split(gpu)
+        }
         self.devices.update(self._plain_kinds(member))
         kinds = set(member.kinds.values())
         member.kind = kinds.pop() if len(kinds) == 1 else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpuyard.model import where
 from gpuyard.model.where import Condition
-from gpuyard_coordinator.core import filters, ledger, selection
+from gpuyard_coordinator.core import filters, instances, ledger, selection
 from gpuyard_coordinator.core.mix import is_of_kind
 from gpuyard_coordinator.core.state import Gpu, Shape
 
@@ -20,11 +20,13 @@ class Kind:
     memory_mib: int | None
     cordon: tuple[str | None] | None = None
     """The reason of an operator's cordon, in a tuple since a cordon may have none."""
+    profile: str | None = None
+    """Of a MIG instance; empty where it is not known. None for a GPU."""
     example: Gpu | None = field(default=None, compare=False, repr=False)
     """A device of this kind, as it was when it was first seen: a device changes, a kind does not."""
 
     def grant_of(self, request: Shape) -> tuple[int, int]:
-        """(milli-GPU, MiB of shared memory) of one device that a job of this request would hold;
+        """(thousandths, MiB of shared memory) of one device that a job of this request would hold;
         (0, 0) if it may not."""
         gpu = self.example
         if gpu is None or not selection.is_allowed_model(gpu, request):
@@ -33,10 +35,10 @@ class Kind:
         if not all(where.holds(c, view) for c in request.where if is_of_kind(c)):
             return 0, 0
         granted = ledger.grant(gpu, request)
-        return (granted["milli"], granted["memory_mib"] or 0) if granted else (0, 0)
+        return (ledger.part_of(gpu, granted), granted["memory_mib"] or 0) if granted else (0, 0)
 
     def size_of(self, request: Shape) -> int:
-        """The milli-GPU of `grant_of`."""
+        """The thousandths of `grant_of`."""
         return self.grant_of(request)[0]
 
     def takes(self, shape: Shape) -> bool:
@@ -50,4 +52,5 @@ def kind_of(gpu: Gpu, node_labels: Mapping[str, str]) -> Kind:
     labels = sorted((k, v) for k, v in view.items() if is_of_kind(Condition(k, k, "has")))
     cordon = None if gpu.cordon is None else (gpu.cordon.reason,)
     example = Gpu(facts=gpu.facts, cordon=gpu.cordon)
-    return Kind(tuple(labels), gpu.facts["memory_total_mib"], cordon, example)
+    profile = (instances.profile_of(gpu) or "") if instances.is_instance(gpu) else None
+    return Kind(tuple(labels), gpu.facts["memory_total_mib"], cordon, profile, example)

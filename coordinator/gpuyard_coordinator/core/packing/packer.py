@@ -293,7 +293,11 @@ class Packer:
         """How many there are of each kind, in an order that does not tell how they came: it is the
         one in which prices add them up."""
         counts = [(kind, count) for kind, count in self._fleet.devices.items() if count > 0]
-        return dict(sorted(counts, key=lambda entry: (entry[0].labels, entry[0].memory_mib or 0)))
+        return dict(sorted(counts, key=lambda entry: _place_of(entry[0])))
+
+
+def _place_of(kind: Kind) -> tuple[object, ...]:
+    return kind.labels, kind.memory_mib or 0, kind.profile is not None, kind.profile or ""
 
 
 def _expected(mix: Mix) -> list[Shape]:
@@ -309,17 +313,20 @@ def _ask(shape: Shape, kinds: Sequence[Kind]) -> _Ask:
         row = replace(row, tenant=shape.tenant, is_shared_across_tenants=is_open)
     names_devices = any(line.key == "gpu-uuid" for line in shape.where)
     is_of_devices = bool(shape.gpu_ids or shape.prefer or names_devices)
-    return _Ask(row, mask_of(shape), is_of_devices, None if shape.all_gpus else _most(shape, kinds))
+    return _Ask(row, mask_of(shape), is_of_devices, _most(shape, kinds))
 
 
-def _most(shape: Shape, kinds: Sequence[Kind]) -> quota.Ask:
+def _most(shape: Shape, kinds: Sequence[Kind]) -> quota.Ask | None:
+    if shape.all_gpus or shape.names_instances:
+        return None
     count = len(shape.gpu_ids) or shape.gpus or int(shape.is_share)
     milli = mib = 0
     for kind in kinds:
         size, memory = kind.grant_of(shape)
         milli = max(milli, size)
-        mib = max(mib, memory if shape.is_share else kind.memory_mib or 0)
-    return quota.Ask(count * milli, count * mib)
+        mib = max(mib, memory if shape.is_share else kind.memory_mib or 0) if size else mib
+    asked = quota.least_ask(shape).milli if shape.mig is not None else count * milli
+    return quota.Ask(asked, count * mib)
 
 
 def _has_memory(member: Member, shape: Shape, uuid: str) -> bool:

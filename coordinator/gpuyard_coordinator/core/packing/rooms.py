@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gpuyard.model.states import Scheduling
-from gpuyard_coordinator.core import filters, ledger, quota, selection
+from gpuyard_coordinator.core import filters, instances, ledger, quota, selection
 from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings, Shape
 
@@ -166,7 +166,7 @@ def _choose_whole(node: Node, shape: Shape, free: list[str]) -> list[str] | None
         named = selection.find_ids(node, shape.gpu_ids)
         return named if named is not None and set(named) <= set(free) else None
     if shape.all_gpus:
-        return free if free and len(free) == len(node.gpus) else None
+        return free if free and len(free) == len(instances.cards(node)) else None
     if len(free) < shape.gpus:
         return None
     liked = selection.gpu_preference(node, shape) if shape.prefer else {}

@@ -6,7 +6,7 @@ from typing import Any, cast
 from gpuyard.model.node import GpuSample, NodeFacts
 from gpuyard.model.states import NodeState
 from gpuyard_coordinator.core.state import Gpu, Node, Settings, Shape
-from tests.support.agents import Card, gpu_facts
+from tests.support.agents import Card, devices
 
 SETTINGS = Settings()
 
@@ -20,7 +20,7 @@ def node(
     labels: Mapping[str, str] | None = None,
 ) -> Node:
     """A node that is well and empty."""
-    facts = [gpu_facts(f"GPU-{name}-{i}", i, card) for i, card in enumerate(cards or [])]
+    facts = devices(name, cards or [])
     known: dict[str, Any] = {
         "labels": dict(labels or {}),
         "driver_version": None,

@@ -14,30 +14,42 @@ from gpuyard_coordinator.core.packing.pricing import Pricing
 from gpuyard_coordinator.core.packing.states import INFEASIBLE
 from gpuyard_coordinator.core.state import Node, Shape
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
-from tests.support.agents import A100_80, H200, RTX_4090
+from tests.support.agents import A100_80, H200, MIG_7, MIG_MIXED, RTX_4090, gpu_uuid
 from tests.support.yard import Yard
 
-CARDS = [[], [A100_80], [RTX_4090] * 2, [A100_80] * 8, [RTX_4090, H200, RTX_4090], [H200] * 4]
+CARDS = [
+    *([], [A100_80], [RTX_4090] * 2, [A100_80] * 8, [RTX_4090, H200, RTX_4090], [H200] * 4),
+    *([MIG_7], [MIG_MIXED] * 2, [A100_80, MIG_MIXED]),
+]
 NODES = st.lists(
     st.tuples(st.sampled_from(CARDS), st.sampled_from([8.0, 32.0, 96.0]), st.booleans()),
     min_size=1,
     max_size=7,
 )
-SHAPES = st.builds(
-    Shape,
-    gpus=st.sampled_from([0, 1, 1, 2, 4]),
-    cpu_milli=st.sampled_from([0, 2000, 9000]),
-    memory_mib=st.sampled_from([0, 50_000, 150_000]),
-    where=st.sampled_from([(), (), (parse("zone=b"),), (parse("gpu-memory>=80"),)]),
-    models=st.sampled_from([None, None, ("*4090",)]),
-    excluded=st.sampled_from([frozenset(), frozenset({"n0", "gone"})]),
-    node=st.sampled_from([None, None, None, "n1"]),
-) | st.builds(
-    share,
-    st.sampled_from([10.0, 46.0, 54.0, 100.0]),
-    cpu_milli=st.sampled_from([0, 3000]),
-    tenant=st.sampled_from(["a", "b"]),
-    is_shared_across_tenants=st.booleans(),
+SHAPES = (
+    st.builds(
+        Shape,
+        gpus=st.sampled_from([0, 1, 1, 2, 4]),
+        cpu_milli=st.sampled_from([0, 2000, 9000]),
+        memory_mib=st.sampled_from([0, 50_000, 150_000]),
+        where=st.sampled_from([(), (), (parse("zone=b"),), (parse("gpu-memory>=80"),)]),
+        models=st.sampled_from([None, None, ("*4090",)]),
+        excluded=st.sampled_from([frozenset(), frozenset({"n0", "gone"})]),
+        node=st.sampled_from([None, None, None, "n1"]),
+    )
+    | st.builds(
+        share,
+        st.sampled_from([10.0, 46.0, 54.0, 100.0]),
+        cpu_milli=st.sampled_from([0, 3000]),
+        tenant=st.sampled_from(["a", "b"]),
+        is_shared_across_tenants=st.booleans(),
+    )
+    | st.builds(
+        Shape,
+        mig=st.sampled_from(["1g.10gb", "1g.10gb", "3g.40gb", "7g.80gb"]),
+        gpus=st.sampled_from([1, 1, 2, 5]),
+        cpu_milli=st.sampled_from([0, 3000]),
+    )
 )
 
 
@@ -91,6 +103,7 @@ class Reference:
             share_core_percent=shape.share_core_percent,
             tenant=shape.tenant,
             is_shared_across_tenants=shape.is_shared_across_tenants,
+            mig=shape.mig,
         )
 
     def book(self, shape: Shape, placement: Placement, sign: int) -> None:
@@ -235,7 +248,7 @@ def test_preparing_prices_changes_no_decision() -> None:
 def test_kinds_that_nobody_tells_apart_share_states_until_somebody_does() -> None:
     other = A100_80._replace(name="NVIDIA H100")
     packer = packer_of(node("a", [A100_80] * 2), node("b", [other] * 2))
-    assert packer.place(Shape(gpus=1)) == Placement("a", ("GPU-a-0",))
+    assert packer.place(Shape(gpus=1)) == Placement("a", (gpu_uuid("a", 0),))
     table = packer._table
     assert table is not None
     assert {device.kind for state in table._states for device in state.key.devices} == {0}

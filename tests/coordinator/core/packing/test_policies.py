@@ -17,7 +17,7 @@ from gpuyard_coordinator.core.packing import Placement
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
-from tests.support.agents import A100_80
+from tests.support.agents import A100_80, gpu_uuid
 
 MACHINES = [Machine(96_000, 393_216, 8, "G1")] * 30 + [Machine(64_000, 262_144, 4, "G2")] * 20
 CAPACITY = 320_000
@@ -91,10 +91,10 @@ def test_of_equal_devices_fgd_takes_the_lowest_index() -> None:
         placer.node_changed(node("a", [A100_80] * 2))
         placer.place(Shape(gpus=1))
         placer.place(share(50))
-        placer.release(Shape(gpus=1), Placement("a", ("GPU-a-0",)))
+        placer.release(Shape(gpus=1), Placement("a", (gpu_uuid("a", 0),)))
         placed = placer.place(share(10))
         assert placed is not None
-        first[policy] = int(placed.gpus[0][-1])
+        first[policy] = int(placed.gpus[0] == gpu_uuid("a", 1))
     assert first == {"fgd": 0, "bestfit": 1}
 
 
