@@ -362,6 +362,6 @@ def queue_by_reason(cluster: Cluster) -> dict[str, int]:
     for shape, orders in by_number:
         found = words.of(shape)
         counts[found[0] if found else "unknown"] += len(orders)
-    if cluster.queue.parked:
-        counts[str(VerdictCode.NOT_BEFORE)] += len(cluster.queue.parked)
+    for parked in cluster.queue.parked.values():
+        counts[str(parked.code)] += parked.weight
     return dict(counts)

@@ -33,7 +33,12 @@ from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
 from gpuyard_coordinator.core.effects import Outcome
-from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
+from gpuyard_coordinator.core.events import (
+    CancelRequested,
+    HoldRequested,
+    Refused,
+    Submitted,
+)
 from gpuyard_coordinator.core.state import Job
 from gpuyard_coordinator.core.why import not_waiting
 from gpuyard_coordinator.desk import Desk, Seat
@@ -132,6 +137,8 @@ class Services:
             "logs": self._logs,
             "wait": self._wait,
             "cancel": self._cancel,
+            "hold": self._hold,
+            "release": self._hold,
             "why": self._why,
             **self.operators.handlers(),
         }
@@ -192,6 +199,20 @@ class Services:
             ref=call,
         )
         outcome = await self.desk.change(call, self.arrival(event))
+        return {"v": 1, "job": await self._outcome(outcome)}
+
+    async def _hold(self, call: Call) -> Body:
+        """Hold and release are one kind of request, named by the operation."""
+        document = await self._document(call.tenant_asked(), call.text("id"))
+        event = HoldRequested(
+            tenant=document["tenant"],
+            id=document["id"],
+            actor=call.user,
+            is_hold=call.operation == "hold",
+            is_over=document["ended_at"] is not None,
+            ref=call,
+        )
+        outcome = await self.desk.change(call, Arrival(event))
         return {"v": 1, "job": await self._outcome(outcome)}
 
     async def _job(self, call: Call) -> Body:

@@ -9,7 +9,9 @@ from gpuyard import codec, subjects
 from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, JobState
+from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import documents, ledger, stored_jobs
+from gpuyard_coordinator.core import waiting as waiting_for
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.state import Attempt, Job, Node
@@ -143,15 +145,21 @@ def _check_queue(cluster: Cluster) -> None:
     queue = cluster.queue
     waiting = {key for key, job in cluster.jobs.items() if job.state is JobState.QUEUED}
     listed = [order for orders in queue.by_shape.values() for order in orders]
-    assert {(tenant, id) for _, _, tenant, id in listed} == waiting - queue.parked
-    assert queue.parked <= waiting
-    assert len(listed) == len(queue) == len(waiting - queue.parked)
+    parked = queue.parked.keys()
+    assert {(tenant, id) for _, _, tenant, id in listed} == waiting - parked
+    assert parked <= waiting
+    assert len(listed) == len(queue) == len(waiting - parked)
     in_images = {
         (tenant, id)
         for image in cluster.images_held
         for _, _, tenant, id in cluster.images[image].waiting
     }
-    assert all(key in cluster.delays or key in in_images for key in queue.parked), "none is lost"
+    for key, (code, _) in queue.parked.items():
+        assert code is (waiting_for.closed(cluster.jobs[key]) or VerdictCode.NOT_BEFORE)
+        if code is VerdictCode.NOT_BEFORE:
+            assert key in cluster.delays or key in in_images, "none is lost"
+        else:
+            assert key not in cluster.delays
     in_order = sorted(listed)
     for place, (_, _, tenant, id) in enumerate(in_order, 1):
         assert queue.position(cluster.jobs[tenant, id]) == place

@@ -25,6 +25,7 @@ from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
 from gpuyard_coordinator.core.events import (
     CancelRequested,
     Event,
+    HoldRequested,
     NodeBeat,
     NodeOrder,
     Refused,
@@ -159,6 +160,13 @@ class Yard:
 
     def cancel(self, id: str = "j", *, tenant: str = TENANT, message: str | None = None) -> Outcome:
         return self._request(CancelRequested(tenant, id, "mia", message=message))
+
+    def hold(self, id: str = "j", *, tenant: str = TENANT, is_hold: bool = True) -> Outcome:
+        is_over = (tenant, id) in self.store.done
+        return self._request(HoldRequested(tenant, id, "mia", is_hold, is_over))
+
+    def release(self, id: str = "j", *, tenant: str = TENANT) -> Outcome:
+        return self.hold(id, tenant=tenant, is_hold=False)
 
     # What operators do, each one turn.
 

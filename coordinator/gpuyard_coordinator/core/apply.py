@@ -16,6 +16,7 @@ from gpuyard_coordinator.core import (
     beats,
     documents,
     fencing,
+    holds,
     lifecycle,
     operations,
     quota,
@@ -29,6 +30,7 @@ from gpuyard_coordinator.core.events import (
     Assigned,
     CancelRequested,
     Event,
+    HoldRequested,
     MixPriced,
     NodeBeat,
     NodeOrder,
@@ -40,7 +42,7 @@ from gpuyard_coordinator.core.events import (
     TenantDeleted,
     Tick,
 )
-from gpuyard_coordinator.core.state import Job, Now, Shape
+from gpuyard_coordinator.core.state import Hold, Job, Now, Shape
 
 
 def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
@@ -49,12 +51,8 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
     Raises InvalidTransition on a broken invariant; the cluster must then be rebuilt.
     """
     match event:
-        case Submitted():
-            _submit(cluster, event, now, effects)
-        case Refused():
-            _refuse(cluster, event, now, effects)
-        case CancelRequested():
-            _cancel(cluster, event, now, effects)
+        case Submitted() | Refused() | CancelRequested() | HoldRequested():
+            _take_request(cluster, event, now, effects)
         case NodeBeat():
             beats.apply_beat(cluster, event, now, effects)
         case NodeOrder():
@@ -74,6 +72,24 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             waiting.release_due(cluster, now, effects)
         case _:
             assert_never(event)
+
+
+def _take_request(
+    cluster: Cluster,
+    event: Submitted | Refused | CancelRequested | HoldRequested,
+    now: Now,
+    effects: Effects,
+) -> None:
+    """What a submitter or a user wants of one job."""
+    match event:
+        case Submitted():
+            _submit(cluster, event, now, effects)
+        case Refused():
+            _refuse(cluster, event, now, effects)
+        case CancelRequested():
+            _cancel(cluster, event, now, effects)
+        case HoldRequested():
+            holds.apply_hold(cluster, event, now, effects)
 
 
 def _carry_out(
@@ -202,6 +218,7 @@ def _new_job(
         image=sys.intern(str(spec["image"])),
         fence_s=documents.fence_s(spec),
         is_preemptible=bool(spec.get("preemptible")),
+        hold=Hold(event.user, now.at) if spec.get("hold") else None,
     )
 
 

@@ -57,6 +57,19 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRequested:
+    """Somebody keeps a queued job from starting, or lets it go."""
+
+    tenant: str
+    id: str
+    actor: str
+    is_hold: bool
+    is_over: bool = False
+    """True where its record is kept as ended."""
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeBeat:
     """`ended` are those among the jobs of `wanted` in its reports that are kept as ended; None
     where nobody has looked, and then no job is made of such a report."""
@@ -143,6 +156,7 @@ Event = (
     Submitted
     | Refused
     | CancelRequested
+    | HoldRequested
     | NodeBeat
     | NodeOrder
     | TenantApplied

@@ -73,7 +73,7 @@ def begin_attempt(
     cluster.queue.discard(job)
     cluster.delays.drop(job.key)
     move(job, S.ASSIGNED)
-    job.not_before = None
+    job.not_before = job.hold = None
     job.attempts.append(attempt)
     fairshare.settle(cluster, job.tenant, now)
     ledger.hold(cluster, node, job, attempt)

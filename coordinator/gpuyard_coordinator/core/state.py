@@ -134,6 +134,13 @@ class Attempt:
     """Monotonic receipt of the first report to this leader that it runs."""
 
 
+class Hold(NamedTuple):
+    """Who keeps a queued job from starting, and since when (RFC 3339 UTC)."""
+
+    by: str
+    since: str
+
+
 @dataclass(slots=True)
 class Job:
     tenant: str
@@ -164,6 +171,8 @@ class Job:
     """When a retry may start, RFC 3339 UTC."""
     is_preemptible: bool = False
     """May be stopped for a job of higher priority."""
+    hold: Hold | None = None
+    """Set until somebody releases it."""
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gpuyard_coordinator.core.documents import (
     fence_s,
     shape_of,
 )
-from gpuyard_coordinator.core.state import Job, Shape
+from gpuyard_coordinator.core.state import Hold, Job, Shape
 
 
 class _Traits(NamedTuple):
@@ -87,6 +87,7 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
         fence_s=traits.fence_s,
         not_before=document.get("not_before"),
         is_preemptible=traits.is_preemptible,
+        hold=None if (hold := document.get("hold")) is None else Hold(*hold),
     )
 
 

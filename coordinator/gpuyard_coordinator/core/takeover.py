@@ -25,4 +25,4 @@ def begin(cluster: Cluster, now: Now) -> None:
             fencing.resume(cluster, node, job, attempt, now)
     for job in cluster.jobs.values():
         if job.not_before is not None:
-            waiting.resume(cluster, job, now)
+            waiting.place(cluster, job, now)

@@ -1,7 +1,10 @@
-"""Jobs that wait for a time and not for room: retries in their backoff, and images on hold.
+"""Jobs that wait for something else than room: a release, a retry's time, an image on hold.
 
-They count as queued and no planner sees them. What is due is found without a walk over them.
+They count as queued and no planner sees them. Each waits for one thing at a time, in that order, and
+is placed anew once that is over. What is due is found without a walk over them.
 """
+
+from collections.abc import Iterable
 
 from gpuyard.model.verdicts import Verdict, VerdictCode
 from gpuyard_coordinator.core import images, retries
@@ -13,23 +16,41 @@ from gpuyard_coordinator.core.state import Job, Now, without_nodes
 
 
 def enqueue(cluster: Cluster, job: Job, now: Now, *, delay_s: float = 0.0) -> None:
-    """Puts a queued job in line, after its delay and once its image may be tried."""
+    """Puts a queued job in line, after its delay and once nothing else keeps it."""
     job.not_before = later(now.at, delay_s) if delay_s > 0 else None
-    if delay_s > 0:
-        _delay(cluster, job, now.mono + delay_s)
-    else:
-        _line_up(cluster, job)
+    place(cluster, job, now)
 
 
-def resume(cluster: Cluster, job: Job, now: Now) -> None:
-    """A queued job as a new leader finds it: what is left of its delay is waited for."""
+def place(cluster: Cluster, job: Job, now: Now) -> None:
+    """Puts a queued job where it waits now: for what keeps it from the line, else in line."""
+    cluster.delays.drop(job.key)
+    if (code := closed(job)) is not None:
+        cluster.queue.park(job, code)
+        return
     left_s = 0.0
     if job.not_before is not None:
         left_s = seconds_until(now.at, job.not_before, most=LONGEST_WAIT_S)
     if left_s > 0:
-        _delay(cluster, job, now.mono + left_s)
+        cluster.queue.park(job, VerdictCode.NOT_BEFORE)
+        cluster.delays.file(job.key, now.mono + left_s)
     else:
         _line_up(cluster, job)
+
+
+def closed(job: Job) -> VerdictCode | None:
+    """What keeps a queued job from the line until some event, as its document tells it."""
+    return None if job.hold is None else VerdictCode.HELD
+
+
+def enter(cluster: Cluster, jobs: Iterable[Job]) -> None:
+    """Queued jobs as they were stored: in line, but for those that wait for some event."""
+    in_line = []
+    for job in jobs:
+        if (code := closed(job)) is not None:
+            cluster.queue.park(job, code)
+        else:
+            in_line.append(job)
+    cluster.queue.add_all(in_line)
 
 
 def release_due(cluster: Cluster, now: Now, effects: Effects) -> None:
@@ -45,8 +66,16 @@ def release_due(cluster: Cluster, now: Now, effects: Effects) -> None:
 
 def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     """Why a queued job waits that no planner sees; None for any other."""
-    if job.key not in cluster.queue.parked:
+    parked = cluster.queue.parked.get(job.key)
+    if parked is None:
         return None
+    if job.hold is not None:
+        message = f"held by {job.hold.by}: it waits until somebody releases it"
+        return {"code": str(parked.code), "message": message, "since": job.hold.since}
+    return _timed(cluster, job)
+
+
+def _timed(cluster: Cluster, job: Job) -> Verdict:
     code = str(VerdictCode.NOT_BEFORE)
     if job.key in cluster.delays:
         why = (job.last.next_allowed_because if job.last else None) or "its last attempt failed"
@@ -56,11 +85,6 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     nodes = ", ".join(sorted(record.failed_on))
     message = f"image {job.image} could not be started on {nodes}; next try about {record.next_try}"
     return {"code": code, "message": message, "since": record.held_since or job.queued_at}
-
-
-def _delay(cluster: Cluster, job: Job, due: float) -> None:
-    cluster.queue.park(job)
-    cluster.delays.file(job.key, due)
 
 
 def _line_up(cluster: Cluster, job: Job) -> None:

@@ -15,7 +15,6 @@ _LATER: Final = (
     ("nodes", "jobs over several nodes"),
     ("array", "arrays"),
     ("after", "dependencies"),
-    ("hold", "held jobs"),
     ("enforcement", "a floor of enforcement"),
     ("stdin", "standard input"),
 )

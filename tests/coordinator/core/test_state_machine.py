@@ -63,6 +63,7 @@ specs = st.fixed_dictionaries(
         ).filter(lambda lines: not {"zone=x", "!zone"} <= set(lines)),
         "prefer": st.sampled_from([["gpu-memory>=40"], ["zone=x", "gpu-name=*4090"]]),
         "tolerate": st.sampled_from([["cordon"], ["cordon:repair"]]),
+        "hold": rarely,
     },
 )
 tenants = st.fixed_dictionaries(
@@ -162,6 +163,15 @@ class YardMachine(RuleBasedStateMachine):
         if record is None or not self.yard.done(id, tenant=key[0])["spec_sha256"]:
             self.cancelled.add(key)
         self.yard.cancel(id, tenant=key[0])
+
+    @rule(id=ids, is_hold=st.booleans())
+    def hold(self, id: str, is_hold: bool) -> None:
+        """Or its release, which the next plan acts on."""
+        outcome = self.yard.hold(id, tenant=tenant_of(id), is_hold=is_hold)
+        job = self.yard.cluster.jobs.get((tenant_of(id), id))
+        is_queued = job is not None and job.state is JobState.QUEUED
+        assert (outcome.error is None) == is_queued
+        self._plan()
 
     @rule(limit=st.sampled_from([1, 2, 100, 100, 100]))
     def plan(self, limit: int) -> None:
@@ -384,6 +394,11 @@ class YardMachine(RuleBasedStateMachine):
             is_done = key in self.yard.store.done and self.yard.done(key[1], tenant=key[0])
             assert bool(is_done and is_done["spec_sha256"]) == (not is_live)
             assert (key in self.yard.store.jobs) == is_live
+
+    @invariant()
+    def what_is_held_waits(self) -> None:
+        for job in self.yard.cluster.jobs.values():
+            assert job.hold is None or job.state is JobState.QUEUED
 
     @invariant()
     def nothing_follows_a_cancel(self) -> None:
