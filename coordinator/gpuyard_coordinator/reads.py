@@ -21,7 +21,7 @@ from gpuyard.views import (
     job_view,
     node_view,
 )
-from gpuyard_coordinator.core import documents, fencing, filters, quota, setaside
+from gpuyard_coordinator.core import dependencies, documents, fencing, filters, quota, setaside
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
@@ -282,8 +282,9 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any
     queued = cluster.queue.waiting[event.tenant]
     if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
         raise InvalidJob((refusal[1],))
-    if short := fencing.fault(fencing.with_rule(spec, cluster.settings), cluster.settings):
-        raise InvalidJob((short,))
+    settled = fencing.with_rule(spec, cluster.settings)
+    if bad := fencing.fault(settled, cluster.settings) or dependencies.fault(cluster, event):
+        raise InvalidJob((bad,))
     placement = planner.preview(shape)
     view = why_shape(cluster, shape, since=None)
     return {

@@ -28,7 +28,7 @@ from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
 from gpuyard.views import JobView, job_detail
-from gpuyard_coordinator import reads
+from gpuyard_coordinator import look_ups, reads
 from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
@@ -168,6 +168,7 @@ class Services:
         planner = self.leader.planner
         if not ids.is_assigned_id(event.id):
             event = replace(event, known=await self.store.get_done(event.tenant, event.id))
+        event = replace(event, ended=await look_ups.states_awaited(self.store, event))
         return {"v": 1, "dry_run": await self.desk.walk(lambda c: reads.trial(c, planner, event))}
 
     async def _why(self, call: Call) -> Body:
@@ -179,13 +180,11 @@ class Services:
         return {"v": 1, "why": view}
 
     def arrival(self, event: Submission) -> Arrival:
-        """An event whose id is looked up among ended jobs while it waits for its turn; an id that
-        was just given away stands for none. New jobs are refused while the storage is full."""
+        """An event with what it needs looked up among ended jobs while it waits for its turn. New
+        jobs are refused while the storage is full."""
         if self.operators.storage is not None:
             event = self.operators.storage.admit(event)
-        if ids.is_assigned_id(event.id) and not isinstance(event, CancelRequested):
-            return Arrival(event)
-        return Arrival(event, asyncio.create_task(self.store.get_done(event.tenant, event.id)))
+        return look_ups.arrival(self.store, event)
 
     async def _cancel(self, call: Call) -> Body:
         tenant = call.tenant_asked()

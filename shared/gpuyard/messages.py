@@ -309,6 +309,8 @@ class JobDocument(TypedDict):
     """A retry waits until then; None or absent where nothing is waited for."""
     hold: NotRequired[list[str] | None]
     """[by, since] while somebody keeps it from starting."""
+    after: NotRequired[list[list[str]]]
+    """[job, when] of each that it still waits for, of those that its spec names."""
 
 
 class NodeDocument(TypedDict):

@@ -35,6 +35,7 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
         read = stored_jobs.read_job(data, cluster.tenants)
         assert _comparable(read) == _comparable(job)
     _check_use(cluster)
+    _check_dependants(cluster)
 
 
 def check_recovered(before: Cluster, after: Cluster) -> None:
@@ -166,6 +167,19 @@ def _check_queue(cluster: Cluster) -> None:
     for shape, orders in queue.by_shape.items():
         assert orders == sorted(orders) and orders
         assert all(cluster.jobs[o[2], o[3]].shape == shape for o in orders)
+
+
+def _check_dependants(cluster: Cluster) -> None:
+    """Whoever waits for others is queued, and is found by each of them."""
+    filed = {(key, dependant) for key, those in cluster.dependants.items() for dependant in those}
+    waits = {
+        ((job.tenant, awaited.job), key)
+        for key, job in cluster.jobs.items()
+        for awaited in job.after
+    }
+    assert filed == waits
+    for key, job in cluster.jobs.items():
+        assert not job.after or job.state is JobState.QUEUED, key
 
 
 def _check_holding(cluster: Cluster, *, is_restored: bool) -> None:

@@ -14,8 +14,10 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
 from gpuyard_coordinator.core import (
     beats,
+    dependencies,
     documents,
     fencing,
+    follow_ups,
     holds,
     lifecycle,
     operations,
@@ -28,6 +30,7 @@ from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import (
     Assigned,
+    AwaitedLookedUp,
     CancelRequested,
     Event,
     HoldRequested,
@@ -53,6 +56,8 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
     match event:
         case Submitted() | Refused() | CancelRequested() | HoldRequested():
             _take_request(cluster, event, now, effects)
+        case AwaitedLookedUp():
+            cluster.ended_awaited[event.tenant, event.id] = event.state or follow_ups.GONE
         case NodeBeat():
             beats.apply_beat(cluster, event, now, effects)
         case NodeOrder():
@@ -72,6 +77,7 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             waiting.release_due(cluster, now, effects)
         case _:
             assert_never(event)
+    follow_ups.go_on(cluster, now, effects)
 
 
 def _take_request(
@@ -133,7 +139,7 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         return
     spec, notes = _settled(cluster, event)
     shape = documents.shape_of(spec, event.tenant, cluster.tenants.get(event.tenant))
-    if refusal := _refusal(cluster, event.tenant, spec, shape):
+    if refusal := _refusal(cluster, event, spec, shape):
         reason, fault = refusal
         refused = Refused(
             event.tenant, event.user, event.id, (fault,), event.spec, event.sequence, ref=event.ref
@@ -159,11 +165,34 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
             effects=effects,
         )
         return
+    if not _begin_waiting(cluster, event, job, now, effects):
+        return
     cluster.mix.observe(job.shape, job.submit_seq)
     waiting.enqueue(cluster, job, now)
     if verdict := waiting.verdict(cluster, job):
         data = {"code": verdict["code"]}
         effects.emit(job, EventKind.QUEUED, now, message=verdict["message"], data=data)
+
+
+def _begin_waiting(
+    cluster: Cluster, event: Submitted, job: Job, now: Now, effects: Effects
+) -> bool:
+    """Whom a new job still waits for; False where one of them ended so that it can never start."""
+    ended = {
+        awaited: state
+        for awaited in job.after
+        if not dependencies.is_live(cluster, (job.tenant, awaited.job))
+        and (state := dependencies.state_of(cluster, event, awaited.job)) is not None
+    }
+    for awaited, state in ended.items():
+        if not dependencies.is_met(awaited, state):
+            job.after = ()
+            follow_ups.end_as_failed(
+                cluster, job, awaited.job, state, awaited.when, now=now, effects=effects
+            )
+            return False
+    dependencies.drop(cluster, job, ended)
+    return True
 
 
 def _settled(cluster: Cluster, event: Submitted) -> tuple[dict[str, Any], list[str]]:
@@ -173,13 +202,15 @@ def _settled(cluster: Cluster, event: Submitted) -> tuple[dict[str, Any], list[s
 
 
 def _refusal(
-    cluster: Cluster, tenant: str, spec: dict[str, Any], shape: Shape
+    cluster: Cluster, event: Submitted, spec: dict[str, Any], shape: Shape
 ) -> tuple[EndReason, FieldFault] | None:
+    tenant = event.tenant
     queued = cluster.queue.waiting[tenant]
     refusal = quota.refusal(tenant, cluster.tenants.get(tenant), spec, shape, queued)
-    if refusal is None and (fault := fencing.fault(spec, cluster.settings)):
-        return EndReason.INVALID, fault
-    return refusal
+    if refusal is not None:
+        return refusal
+    fault = fencing.fault(spec, cluster.settings) or dependencies.fault(cluster, event)
+    return None if fault is None else (EndReason.INVALID, fault)
 
 
 def _is_same(
@@ -219,6 +250,7 @@ def _new_job(
         fence_s=documents.fence_s(spec),
         is_preemptible=bool(spec.get("preemptible")),
         hold=Hold(event.user, now.at) if spec.get("hold") else None,
+        after=dependencies.of_spec(spec),
     )
 
 

@@ -4,7 +4,8 @@
 it back with the outcome.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpuyard.errors import FieldFault
@@ -28,6 +29,8 @@ class Submitted:
     note: str | None = None
     """Something that the submitter should hear with the acceptance."""
     known: JobDocument | None = None
+    ended: Mapping[str, str] = field(default_factory=dict)
+    """Final states, by id, of those jobs named in its `after` whose records are kept."""
     ref: object = None
 
 
@@ -67,6 +70,15 @@ class HoldRequested:
     is_over: bool = False
     """True where its record is kept as ended."""
     ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedLookedUp:
+    """The record of a job that others wait for and that no live job is; `state` None: none is kept."""
+
+    tenant: str
+    id: str
+    state: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,7 @@ Event = (
     | Refused
     | CancelRequested
     | HoldRequested
+    | AwaitedLookedUp
     | NodeBeat
     | NodeOrder
     | TenantApplied

@@ -14,6 +14,7 @@ from gpuyard.model.node import NO_FACTS
 from gpuyard.model.states import HOLDING_STATES
 from gpuyard_coordinator.core import (
     beats,
+    dependencies,
     documents,
     ledger,
     stored_jobs,
@@ -144,6 +145,7 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
     _take_out(cluster, job.key)
     cluster.forget_done(job.key)
     cluster.jobs[job.key] = job
+    dependencies.enter(cluster, job)
     cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1)
     if job.state in HOLDING_STATES:
         attempt = job.attempts[-1]
@@ -176,6 +178,7 @@ def _take_out(cluster: Cluster, key: JobKey) -> None:
     if job is None:
         return
     cluster.queue.discard(job)
+    dependencies.leave(cluster, job)
     attempt = job.last
     node = cluster.nodes.get(attempt.node) if attempt is not None else None
     if attempt is not None and node is not None:

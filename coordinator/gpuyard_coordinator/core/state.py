@@ -141,6 +141,13 @@ class Hold(NamedTuple):
     since: str
 
 
+class Awaited(NamedTuple):
+    """A job of the same tenant that must end first, and how: succeeded, failed or just ended."""
+
+    job: str
+    when: str
+
+
 @dataclass(slots=True)
 class Job:
     tenant: str
@@ -173,6 +180,8 @@ class Job:
     """May be stopped for a job of higher priority."""
     hold: Hold | None = None
     """Set until somebody releases it."""
+    after: tuple[Awaited, ...] = ()
+    """What it still waits for of what its spec names."""
 
     @property
     def spec(self) -> dict[str, Any]:

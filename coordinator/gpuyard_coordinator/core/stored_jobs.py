@@ -14,7 +14,7 @@ from gpuyard_coordinator.core.documents import (
     fence_s,
     shape_of,
 )
-from gpuyard_coordinator.core.state import Hold, Job, Shape
+from gpuyard_coordinator.core.state import Awaited, Hold, Job, Shape
 
 
 class _Traits(NamedTuple):
@@ -88,6 +88,7 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
         not_before=document.get("not_before"),
         is_preemptible=traits.is_preemptible,
         hold=None if (hold := document.get("hold")) is None else Hold(*hold),
+        after=tuple(Awaited(*awaited) for awaited in document.get("after") or ()),
     )
 
 

@@ -13,6 +13,7 @@ def begin(cluster: Cluster, now: Now) -> None:
     nodes did of late is not stored: that is learned anew.
     """
     cluster.began_at = now.at
+    cluster.ended_awaited.clear()
     adoption.begin(cluster)
     cluster.fences, cluster.delays = Deadlines(), Deadlines()
     cluster.images.clear()

@@ -1,4 +1,4 @@
-"""Jobs that wait for something else than room: a release, a retry's time, an image on hold.
+"""Jobs that wait for something else than room: a release, others' ends, a time, an image on hold.
 
 They count as queued and no planner sees them. Each waits for one thing at a time, in that order, and
 is placed anew once that is over. What is due is found without a walk over them.
@@ -7,7 +7,7 @@ is placed anew once that is over. What is due is found without a walk over them.
 from collections.abc import Iterable
 
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard_coordinator.core import images, retries
+from gpuyard_coordinator.core import dependencies, images, retries
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.moments import later, seconds_until
@@ -39,7 +39,9 @@ def place(cluster: Cluster, job: Job, now: Now) -> None:
 
 def closed(job: Job) -> VerdictCode | None:
     """What keeps a queued job from the line until some event, as its document tells it."""
-    return None if job.hold is None else VerdictCode.HELD
+    if job.hold is not None:
+        return VerdictCode.HELD
+    return VerdictCode.DEPENDENCY if job.after else None
 
 
 def enter(cluster: Cluster, jobs: Iterable[Job]) -> None:
@@ -72,6 +74,8 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     if job.hold is not None:
         message = f"held by {job.hold.by}: it waits until somebody releases it"
         return {"code": str(parked.code), "message": message, "since": job.hold.since}
+    if job.after:
+        return dependencies.verdict(cluster, job)
     return _timed(cluster, job)
 
 

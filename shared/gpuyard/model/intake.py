@@ -14,7 +14,6 @@ from gpuyard.model.plain import unusable
 _LATER: Final = (
     ("nodes", "jobs over several nodes"),
     ("array", "arrays"),
-    ("after", "dependencies"),
     ("enforcement", "a floor of enforcement"),
     ("stdin", "standard input"),
 )

@@ -116,10 +116,22 @@ OnPartition = Annotated[
 
 
 class After(Part):
-    job: str = Field(description="The other job's id.")
+    """A job that must end first. It may have ended already; one that the tenant never had is refused.
+
+    One that ends otherwise ends this job as well, as `dependency_failed`.
+    """
+
+    job: str = Field(description="The other job's whole id.")
     when: Literal["succeeded", "failed", "ended"] = Field(
         default="succeeded", description="How that job must have ended."
     )
+
+    @field_validator("job")
+    @classmethod
+    def _job_is_id(cls, value: str) -> str:
+        if not ids.is_any_id(value):
+            raise ValueError(f"'{value[:64]}' is not a job's id")
+        return value
 
 
 class JobSpec(Part):
@@ -167,6 +179,15 @@ class JobSpec(Part):
     user: str | None = Field(
         default=None, description="Whose job it is, where the subject does not say; a claim."
     )
+    array: str | None = Field(
+        default=None, description="Tasks, as 0-99 or 0-99%8 (at most 8 at once)."
+    )
+    after: list[After] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Jobs that must have ended before, and how.",
+    )
+    hold: bool = Field(default=False, description="Wait until it is released.")
     gpus: Annotated[GpuRequest, BeforeValidator(normalise_gpus)] = Field(
         default_factory=GpuRequest, description="GPUs of one node; see the forms below."
     )
@@ -242,13 +263,6 @@ class JobSpec(Part):
     nodes: Count = Field(
         default=1, ge=1, le=200, description="Over how many nodes, all or nothing."
     )
-    array: str | None = Field(
-        default=None, description="Tasks, as 0-99 or 0-99%8 (at most 8 at once)."
-    )
-    after: list[After] = Field(
-        default_factory=list, description="Jobs that must have ended before."
-    )
-    hold: bool = Field(default=False, description="Wait until it is released.")
 
     @field_validator("id")
     @classmethod

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpuyard.errors import InvalidJob
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import JobState
@@ -64,6 +65,12 @@ specs = st.fixed_dictionaries(
         "prefer": st.sampled_from([["gpu-memory>=40"], ["zone=x", "gpu-name=*4090"]]),
         "tolerate": st.sampled_from([["cordon"], ["cordon:repair"]]),
         "hold": rarely,
+        "after": st.lists(
+            st.fixed_dictionaries(
+                {"job": ids, "when": st.sampled_from(["succeeded", "failed", "ended", "ended"])}
+            ),
+            max_size=2,
+        ),
     },
 )
 tenants = st.fixed_dictionaries(
@@ -125,12 +132,24 @@ class YardMachine(RuleBasedStateMachine):
     def submit(self, id: str, spec: dict[str, Any], is_crossed: bool = False) -> None:
         """A job comes; beats that were sent before may arrive after what it led to."""
         sent = copy.deepcopy(self.yard.agents)
-        self.yard.submit(id, tenant=tenant_of(id), **spec)
+        outcome = self.yard.submit(id, tenant=tenant_of(id), **spec)
+        if isinstance(outcome.error, InvalidJob):
+            self._check_refusal(id, spec)
         self._plan()
         for name, agent in sent.items() if is_crossed else ():
             self.yard.agents[name].seq += 1
             self.yard.beat(name, agent)
             self._plan()
+
+    def _check_refusal(self, id: str, spec: dict[str, Any]) -> None:
+        """A job may wait for those that its tenant has, or had."""
+        faults = self.yard.outcome.error.faults  # type: ignore[union-attr]
+        for item in spec.get("after", ()) if faults[0].code == "unknown_job" else ():
+            key = (tenant_of(id), item["job"])
+            is_kept = key in self.yard.store.done and self.yard.done(key[1], tenant=key[0])
+            if key not in self.yard.cluster.jobs and not (is_kept and is_kept["spec_sha256"]):
+                return
+        assert faults[0].code != "unknown_job"
 
     @rule(off=rarely)
     def plan_at_once(self, off: bool) -> None:
@@ -399,6 +418,10 @@ class YardMachine(RuleBasedStateMachine):
     def what_is_held_waits(self) -> None:
         for job in self.yard.cluster.jobs.values():
             assert job.hold is None or job.state is JobState.QUEUED
+            assert not job.after or job.key in self.yard.cluster.queue.parked
+            for awaited in job.after:
+                is_over = (job.tenant, awaited.job) not in self.yard.cluster.jobs
+                assert not is_over, f"{job.key} waits for one that is over"
 
     @invariant()
     def nothing_follows_a_cancel(self) -> None:
