@@ -21,14 +21,22 @@ from gpuyard.views import (
     job_view,
     node_view,
 )
-from gpuyard_coordinator.core import dependencies, documents, fencing, filters, quota, setaside
+from gpuyard_coordinator.core import (
+    dependencies,
+    documents,
+    fencing,
+    filters,
+    quota,
+    setaside,
+    times,
+)
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
 from gpuyard_coordinator.core.holdups import holdup
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.roster import Roster
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Job, Node, Settings
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Job, Node, Now, Settings
 from gpuyard_coordinator.core.why import not_waiting, why, why_shape
 
 MAX_PAGE: Final = 1000
@@ -272,7 +280,7 @@ def why_of(cluster: Cluster, tenant: str, text: str) -> WhyView | None:
     return not_waiting(found["id"], found["state"])
 
 
-def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any]:
+def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dict[str, Any]:
     """Where a job would go now, and why not; raises what submitting it would raise."""
     if taken := id_taken(cluster, event):
         raise taken
@@ -283,7 +291,8 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted) -> dict[str, Any
     if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
         raise InvalidJob((refusal[1],))
     settled = fencing.with_rule(spec, cluster.settings)
-    if bad := fencing.fault(settled, cluster.settings) or dependencies.fault(cluster, event):
+    bad = fencing.fault(settled, cluster.settings) or dependencies.fault(cluster, event)
+    if bad := bad or times.fault(times.settled(settled, now), now):
         raise InvalidJob((bad,))
     placement = planner.preview(shape)
     view = why_shape(cluster, shape, since=None)

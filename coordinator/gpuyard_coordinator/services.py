@@ -165,11 +165,14 @@ class Services:
             raise InvalidJob(event.faults)
         if not isinstance(event, Submitted):
             raise RequestError("only a job can be tried", field="dry_run")
-        planner = self.leader.planner
+        planner, now = self.leader.planner, self.leader.clock.now()
         if not ids.is_assigned_id(event.id):
             event = replace(event, known=await self.store.get_done(event.tenant, event.id))
         event = replace(event, ended=await look_ups.states_awaited(self.store, event))
-        return {"v": 1, "dry_run": await self.desk.walk(lambda c: reads.trial(c, planner, event))}
+        return {
+            "v": 1,
+            "dry_run": await self.desk.walk(lambda c: reads.trial(c, planner, event, now)),
+        }
 
     async def _why(self, call: Call) -> Body:
         tenant, text = call.tenant_asked(), call.text("id")

@@ -211,7 +211,7 @@ class Yard:
         if isinstance(event, Refused):
             raise InvalidJob(event.faults)
         assert isinstance(event, Submitted)
-        return reads.trial(self.cluster, self.planner, event)
+        return reads.trial(self.cluster, self.planner, event, self.now)
 
     def plan(self, limit: int = 1000) -> int:
         """Places what waits, explains what came and still waits; the number of placements.

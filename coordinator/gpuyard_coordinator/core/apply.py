@@ -24,6 +24,7 @@ from gpuyard_coordinator.core import (
     quota,
     setaside,
     tenancy,
+    times,
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
@@ -75,6 +76,7 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             operations.judge_drains(cluster, now, effects)
             setaside.judge(cluster, now)
             waiting.release_due(cluster, now, effects)
+            times.judge(cluster, now, effects)
         case _:
             assert_never(event)
     follow_ups.go_on(cluster, now, effects)
@@ -134,12 +136,12 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
     live = cluster.jobs.get(key)
     done = _done(cluster, event.tenant, event.id, event.known)
     if live is not None or (done is not None and not _may_be_replaced(done)):
-        same = _is_same(cluster, event, live, done)
+        same = _is_same(cluster, event, live, done, now)
         _answer_repeat(event, same=same, now=now, effects=effects)
         return
-    spec, notes = _settled(cluster, event)
+    spec, notes = _settled(cluster, event, now)
     shape = documents.shape_of(spec, event.tenant, cluster.tenants.get(event.tenant))
-    if refusal := _refusal(cluster, event, spec, shape):
+    if refusal := _refusal(cluster, event, spec, shape, now):
         reason, fault = refusal
         refused = Refused(
             event.tenant, event.user, event.id, (fault,), event.spec, event.sequence, ref=event.ref
@@ -195,33 +197,37 @@ def _begin_waiting(
     return True
 
 
-def _settled(cluster: Cluster, event: Submitted) -> tuple[dict[str, Any], list[str]]:
+def _settled(cluster: Cluster, event: Submitted, now: Now) -> tuple[dict[str, Any], list[str]]:
     """The spec with what its tenant and the yard add to it, and what of that is worth saying."""
     spec, notes = quota.with_defaults(event.spec, cluster.tenants.get(event.tenant))
-    return fencing.with_rule(spec, cluster.settings), notes
+    return times.settled(fencing.with_rule(spec, cluster.settings), now), notes
 
 
 def _refusal(
-    cluster: Cluster, event: Submitted, spec: dict[str, Any], shape: Shape
+    cluster: Cluster, event: Submitted, spec: dict[str, Any], shape: Shape, now: Now
 ) -> tuple[EndReason, FieldFault] | None:
     tenant = event.tenant
     queued = cluster.queue.waiting[tenant]
     refusal = quota.refusal(tenant, cluster.tenants.get(tenant), spec, shape, queued)
     if refusal is not None:
         return refusal
-    fault = fencing.fault(spec, cluster.settings) or dependencies.fault(cluster, event)
+    fault = (
+        fencing.fault(spec, cluster.settings)
+        or dependencies.fault(cluster, event)
+        or times.fault(spec, now)
+    )
     return None if fault is None else (EndReason.INVALID, fault)
 
 
 def _is_same(
-    cluster: Cluster, event: Submitted, live: Job | None, done: JobDocument | None
+    cluster: Cluster, event: Submitted, live: Job | None, done: JobDocument | None, now: Now
 ) -> bool:
     """True for what was submitted before: the same text, or one read off the job itself."""
     kept = live.spec_sha256 if live else None, done["spec_sha256"] if done else None
     if event.spec_sha256 in kept:
         return True
     spec = live.spec if live else done["spec"] if done else None
-    return spec == _settled(cluster, event)[0]
+    return spec == _settled(cluster, event, now)[0]
 
 
 def _may_be_replaced(done: JobDocument) -> bool:
@@ -251,6 +257,8 @@ def _new_job(
         is_preemptible=bool(spec.get("preemptible")),
         hold=Hold(event.user, now.at) if spec.get("hold") else None,
         after=dependencies.of_spec(spec),
+        not_before=spec.get("not_before"),
+        deadline=spec.get("deadline"),
     )
 
 

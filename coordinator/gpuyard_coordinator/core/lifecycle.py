@@ -177,6 +177,7 @@ def end_job(
     state = final_state(reason, exit_code)
     cluster.queue.discard(job)
     cluster.delays.drop(job.key)
+    cluster.deadlines.drop(job.key)
     move(job, state)
     job.reason, job.exit_code, job.message = reason, exit_code, message
     job.ended_at = now.at

@@ -175,7 +175,9 @@ class Job:
     fence_s: float | None = None
     """How long after its node's last lease an attempt is ended there; None: it goes on."""
     not_before: str | None = None
-    """When a retry may start, RFC 3339 UTC."""
+    """When it, or its next attempt, may start, RFC 3339 UTC."""
+    deadline: str | None = None
+    """When it has ended or is ended, RFC 3339 UTC."""
     is_preemptible: bool = False
     """May be stopped for a job of higher priority."""
     hold: Hold | None = None

@@ -15,7 +15,7 @@ def begin(cluster: Cluster, now: Now) -> None:
     cluster.began_at = now.at
     cluster.ended_awaited.clear()
     adoption.begin(cluster)
-    cluster.fences, cluster.delays = Deadlines(), Deadlines()
+    cluster.fences, cluster.delays, cluster.deadlines = Deadlines(), Deadlines(), Deadlines()
     cluster.images.clear()
     for names in (cluster.images_held, cluster.aside, cluster.draining, cluster.forgetting):
         names.clear()
@@ -27,3 +27,4 @@ def begin(cluster: Cluster, now: Now) -> None:
     for job in cluster.jobs.values():
         if job.not_before is not None:
             waiting.place(cluster, job, now)
+        waiting.file_deadline(cluster, job, now)

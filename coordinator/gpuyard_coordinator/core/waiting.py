@@ -5,6 +5,7 @@ is placed anew once that is over. What is due is found without a walk over them.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from gpuyard.model.verdicts import Verdict, VerdictCode
 from gpuyard_coordinator.core import dependencies, images, retries
@@ -14,11 +15,16 @@ from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.retries import LONGEST_WAIT_S
 from gpuyard_coordinator.core.state import Job, Now, without_nodes
 
+LOOKED_AT_S: Final = LONGEST_WAIT_S
+"""A time further ahead than this is worked out anew meanwhile: the wall clock may have been set."""
+
 
 def enqueue(cluster: Cluster, job: Job, now: Now, *, delay_s: float = 0.0) -> None:
     """Puts a queued job in line, after its delay and once nothing else keeps it."""
-    job.not_before = later(now.at, delay_s) if delay_s > 0 else None
+    if delay_s > 0:
+        job.not_before = later(now.at, delay_s)
     place(cluster, job, now)
+    file_deadline(cluster, job, now)
 
 
 def place(cluster: Cluster, job: Job, now: Now) -> None:
@@ -29,12 +35,19 @@ def place(cluster: Cluster, job: Job, now: Now) -> None:
         return
     left_s = 0.0
     if job.not_before is not None:
-        left_s = seconds_until(now.at, job.not_before, most=LONGEST_WAIT_S)
+        left_s = seconds_until(now.at, job.not_before, most=LOOKED_AT_S)
     if left_s > 0:
         cluster.queue.park(job, VerdictCode.NOT_BEFORE)
         cluster.delays.file(job.key, now.mono + left_s)
     else:
         _line_up(cluster, job)
+
+
+def file_deadline(cluster: Cluster, job: Job, now: Now) -> None:
+    """Ends the job in time; one without a deadline is passed over."""
+    if job.deadline is not None:
+        left_s = seconds_until(now.at, job.deadline, most=LOOKED_AT_S)
+        cluster.deadlines.file(job.key, now.mono + left_s)
 
 
 def closed(job: Job) -> VerdictCode | None:
@@ -61,7 +74,11 @@ def release_due(cluster: Cluster, now: Now, effects: Effects) -> None:
         job = cluster.jobs.get(key)
         if job is not None and key in cluster.queue.parked:
             _keep_off_no_more(cluster, job, effects)
-            _line_up(cluster, job)
+            if job.attempts:
+                # A retry waits for a while, whatever the wall clock was set to since.
+                _line_up(cluster, job)
+            else:
+                place(cluster, job, now)
     images.release_due(cluster, now)
     _loosen(cluster, effects)
 
@@ -82,8 +99,10 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
 def _timed(cluster: Cluster, job: Job) -> Verdict:
     code = str(VerdictCode.NOT_BEFORE)
     if job.key in cluster.delays:
-        why = (job.last.next_allowed_because if job.last else None) or "its last attempt failed"
-        message = f"it waits until {job.not_before} before the next attempt: {why}"
+        message = f"it is not to start before {job.not_before}"
+        if job.last is not None:
+            why = job.last.next_allowed_because or "its last attempt failed"
+            message = f"it waits until {job.not_before} before the next attempt: {why}"
         return {"code": code, "message": message, "since": job.queued_at}
     record = cluster.images[job.image]
     nodes = ", ".join(sorted(record.failed_on))

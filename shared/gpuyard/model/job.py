@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpuyard.model import ids, where
+from gpuyard.model import ids, moments, where
 from gpuyard.model.container import Mount, Part, Ulimit
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.quantities import format_duration, parse_duration_s, parse_size_mib
@@ -51,6 +51,13 @@ def _seconds(value: Any) -> Any:
     return parse_duration_s(value) if isinstance(value, str) else _number(value)
 
 
+def _moment(value: Any) -> Any:
+    if isinstance(value, str):
+        return moments.parse_moment(value)
+    seconds = _number(value)
+    return moments.parse_seconds(seconds) if isinstance(seconds, int | float) else seconds
+
+
 def _mib(value: Any) -> Any:
     return parse_size_mib(value) if isinstance(value, str) else _number(value)
 
@@ -65,6 +72,7 @@ def _words(value: Any) -> Any:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0.001, le=10 * 365 * 86400)]
 Mib = Annotated[int, BeforeValidator(_mib), Field(gt=0, le=2**31)]
 HostMib = Annotated[int, BeforeValidator(_mib), Field(ge=LEAST_MEMORY_MIB, le=2**31)]
+Moment = Annotated[str, BeforeValidator(_moment)]
 Count = Annotated[int, BeforeValidator(_number)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")]
@@ -188,6 +196,13 @@ class JobSpec(Part):
         description="Jobs that must have ended before, and how.",
     )
     hold: bool = Field(default=False, description="Wait until it is released.")
+    not_before: Moment | None = Field(
+        default=None,
+        description="It starts then or later: a duration from now, or RFC 3339 with its zone.",
+    )
+    deadline: Moment | None = Field(
+        default=None, description="It has ended by then, or is ended; written as `not_before`."
+    )
     gpus: Annotated[GpuRequest, BeforeValidator(normalise_gpus)] = Field(
         default_factory=GpuRequest, description="GPUs of one node; see the forms below."
     )

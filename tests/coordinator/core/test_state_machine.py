@@ -65,6 +65,8 @@ specs = st.fixed_dictionaries(
         "prefer": st.sampled_from([["gpu-memory>=40"], ["zone=x", "gpu-name=*4090"]]),
         "tolerate": st.sampled_from([["cordon"], ["cordon:repair"]]),
         "hold": rarely,
+        "not_before": st.sampled_from(["5s", "40s"]),
+        "deadline": st.sampled_from(["60s", "200s"]),
         "after": st.lists(
             st.fixed_dictionaries(
                 {"job": ids, "when": st.sampled_from(["succeeded", "failed", "ended", "ended"])}
@@ -415,8 +417,9 @@ class YardMachine(RuleBasedStateMachine):
             assert (key in self.yard.store.jobs) == is_live
 
     @invariant()
-    def what_is_held_waits(self) -> None:
+    def what_is_to_wait_waits(self) -> None:
         for job in self.yard.cluster.jobs.values():
+            assert job.deadline is None or job.key in self.yard.cluster.deadlines or job.attempts
             assert job.hold is None or job.state is JobState.QUEUED
             assert not job.after or job.key in self.yard.cluster.queue.parked
             for awaited in job.after:
