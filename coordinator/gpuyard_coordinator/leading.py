@@ -18,12 +18,13 @@ from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.beat_intake import BeatIntake
 from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import recovery
+from gpuyard_coordinator.core import dependencies, recovery
 from gpuyard_coordinator.desk import Desk
 from gpuyard_coordinator.housekeeping import purge_old_submissions
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
+from gpuyard_coordinator.look_ups import look_up_awaited
 from gpuyard_coordinator.loop import Leader
 from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.outbox import Outbox
@@ -103,6 +104,8 @@ class Leading:
             purge_old_submissions(self._bus.jetstream, intake, self._clock)
         )
         watching = asyncio.create_task(storage.run())
+        awaited = dependencies.unknown(leader.cluster)
+        looking = asyncio.create_task(look_up_awaited(leader.store, self._inbox, awaited))
         self._presence.lead(lambda: leader.commits)
         try:
             await services.start()
@@ -113,6 +116,7 @@ class Leading:
             await self._leadership.resign()
             purging.cancel()
             watching.cancel()
+            looking.cancel()
             await answering.close()
             await beats.close()
             leader.beats.close()

@@ -17,7 +17,7 @@ from gpuyard.errors import Unavailable
 from gpuyard.messages import BeatReply, JobDocument, OutMessage, OutRecord
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import documents, quota, shares
+from gpuyard_coordinator.core import documents, follow_ups, quota, shares
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -80,6 +80,8 @@ class Arrival:
 
     event: Event
     look_up: "asyncio.Task[JobDocument | None] | None" = None
+    ended: "asyncio.Task[dict[str, str]] | None" = None
+    """Final states of the jobs that it names in `after`, of those whose records are kept."""
 
 
 @dataclass(slots=True)
@@ -217,6 +219,8 @@ class Leader:
         for decided in plan.events:
             apply(self.cluster, decided, now, effects)
         self.unexplained += new
+        if follow_ups.are_left(self.cluster):
+            self.inbox.put(Arrival(Tick()))
         if plan.is_partial:
             self.inbox.wake()
             return
@@ -334,7 +338,9 @@ def _is_large(effects: Effects) -> bool:
 async def _with_known(arrival: Arrival) -> Event:
     event = arrival.event
     if arrival.look_up is not None and isinstance(event, Submitted | Refused | CancelRequested):
-        return replace(event, known=await arrival.look_up)
+        event = replace(event, known=await arrival.look_up)
+    if arrival.ended is not None and isinstance(event, Submitted):
+        event = replace(event, ended=await arrival.ended)
     return event
 
 

@@ -23,6 +23,7 @@ from gpuyard.views import (
     node_view,
 )
 from gpuyard_coordinator.core import (
+    dependencies,
     documents,
     fairshare,
     fencing,
@@ -30,6 +31,7 @@ from gpuyard_coordinator.core import (
     instances,
     quota,
     setaside,
+    times,
 )
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
@@ -304,8 +306,10 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
     queued = cluster.queue.waiting[event.tenant]
     if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
         raise InvalidJob((refusal[1],))
-    if short := fencing.fault(fencing.with_rule(spec, cluster.settings), cluster.settings):
-        raise InvalidJob((short,))
+    settled = fencing.with_rule(spec, cluster.settings)
+    bad = fencing.fault(settled, cluster.settings) or dependencies.fault(cluster, event)
+    if bad := bad or times.fault(times.settled(settled, now), now):
+        raise InvalidJob((bad,))
     placement = planner.preview(shape)
     rank = Rank(fairshare.priority_of(document), int(spec.get("priority", DEFAULT_PRIORITY)))
     view = why_asked(cluster, Asked(shape, rank, documents.grace_s(spec)), now)
@@ -387,6 +391,6 @@ def queue_by_reason(cluster: Cluster) -> dict[str, int]:
     for shape, orders in by_number:
         found = words.of(shape)
         counts[found[0] if found else "unknown"] += len(orders)
-    if cluster.queue.parked:
-        counts[str(VerdictCode.NOT_BEFORE)] += len(cluster.queue.parked)
+    for parked in cluster.queue.parked.values():
+        counts[str(parked.code)] += parked.weight
     return dict(counts)

@@ -28,12 +28,17 @@ from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
 from gpuyard.views import JobView, job_detail
-from gpuyard_coordinator import reads
+from gpuyard_coordinator import look_ups, reads
 from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
 from gpuyard_coordinator.core.effects import Outcome
-from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
+from gpuyard_coordinator.core.events import (
+    CancelRequested,
+    HoldRequested,
+    Refused,
+    Submitted,
+)
 from gpuyard_coordinator.core.state import Job
 from gpuyard_coordinator.core.why import not_waiting
 from gpuyard_coordinator.desk import Desk, Seat
@@ -132,6 +137,8 @@ class Services:
             "logs": self._logs,
             "wait": self._wait,
             "cancel": self._cancel,
+            "hold": self._hold,
+            "release": self._hold,
             "why": self._why,
             **self.operators.handlers(),
         }
@@ -158,10 +165,10 @@ class Services:
             raise InvalidJob(event.faults)
         if not isinstance(event, Submitted):
             raise RequestError("only a job can be tried", field="dry_run")
-        planner = self.leader.planner
+        planner, now = self.leader.planner, self.leader.clock.now()
         if not ids.is_assigned_id(event.id):
             event = replace(event, known=await self.store.get_done(event.tenant, event.id))
-        now = self.leader.clock.now()
+        event = replace(event, ended=await look_ups.states_awaited(self.store, event))
         found = await self.desk.walk(lambda cluster: reads.trial(cluster, planner, event, now))
         return {"v": 1, "dry_run": found}
 
@@ -175,13 +182,11 @@ class Services:
         return {"v": 1, "why": view}
 
     def arrival(self, event: Submission) -> Arrival:
-        """An event whose id is looked up among ended jobs while it waits for its turn; an id that
-        was just given away stands for none. New jobs are refused while the storage is full."""
+        """An event with what it needs looked up among ended jobs while it waits for its turn. New
+        jobs are refused while the storage is full."""
         if self.operators.storage is not None:
             event = self.operators.storage.admit(event)
-        if ids.is_assigned_id(event.id) and not isinstance(event, CancelRequested):
-            return Arrival(event)
-        return Arrival(event, asyncio.create_task(self.store.get_done(event.tenant, event.id)))
+        return look_ups.arrival(self.store, event)
 
     async def _cancel(self, call: Call) -> Body:
         tenant = call.tenant_asked()
@@ -195,6 +200,20 @@ class Services:
             ref=call,
         )
         outcome = await self.desk.change(call, self.arrival(event))
+        return {"v": 1, "job": await self._outcome(outcome)}
+
+    async def _hold(self, call: Call) -> Body:
+        """Hold and release are one kind of request, named by the operation."""
+        document = await self._document(call.tenant_asked(), call.text("id"))
+        event = HoldRequested(
+            tenant=document["tenant"],
+            id=document["id"],
+            actor=call.user,
+            is_hold=call.operation == "hold",
+            is_over=document["ended_at"] is not None,
+            ref=call,
+        )
+        outcome = await self.desk.change(call, Arrival(event))
         return {"v": 1, "job": await self._outcome(outcome)}
 
     async def _job(self, call: Call) -> Body:

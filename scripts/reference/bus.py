@@ -68,6 +68,8 @@ _OPERATIONS: Final = {
     ),
     "wait": (f"`id`, `timeout_s` (at most {MAX_WAIT_S:g})", "`job`: a job view, ended or not"),
     "cancel": ("`id`, `reason`: one line that is kept", "`job`: a job view"),
+    "hold": ("`id`: keep it from starting; only a queued job can be held", "`job`: a job view"),
+    "release": ("`id`: let a held job start", "`job`: a job view"),
     "nodes": ("`limit`, `cursor`", "`items`: node views, `next`"),
     "node": ("`name`", "`node`: a node view"),
     "cordon": ("`name`, `gpu`, `reason`", "`node`: a node view"),

@@ -74,6 +74,8 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "array": "0-99%8",
     "after": [{"job": "prepare"}],
     "hold": True,
+    "not_before": "2h",
+    "deadline": "2026-01-31T18:00:00+01:00",
 }
 _LINKED: Final = {
     "gpus": "number, text or map: [GPUs](#gpus)",
@@ -365,7 +367,7 @@ def _environment() -> str:
         ("GPUYARD_NODE", "the node it runs on"),
         ("GPUYARD_ATTEMPT", "which try it is, from 1"),
         ("GPUYARD_GPU_UUIDS", "the UUIDs it holds, with commas"),
-        ("GPUYARD_DEADLINE", "when `max_runtime` is over, as RFC 3339; only with one"),
+        ("GPUYARD_DEADLINE", "the earlier of `deadline` and the end of `max_runtime`, as RFC 3339"),
         (
             "NVIDIA_VISIBLE_DEVICES",
             "the same UUIDs; `void` without GPUs, and where CDI hands them in",

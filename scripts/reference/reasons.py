@@ -81,7 +81,7 @@ def exit_codes_page() -> str:
         table(
             ["code", "when"],
             [
-                ("124", "`time_limit`, or the command's own `--timeout`"),
+                ("124", "`time_limit`, `deadline_exceeded`, or the command's own `--timeout`"),
                 (str(ending.YARD_FAILED), "the yard's failure: refused, image, node, GPU"),
                 ("126, 127", "as docker: the command cannot be run, is not there"),
                 ("130", "Ctrl-C twice"),

@@ -307,6 +307,10 @@ class JobDocument(TypedDict):
     """Nodes that failed the job and that it is kept off."""
     not_before: NotRequired[str | None]
     """A retry waits until then; None or absent where nothing is waited for."""
+    hold: NotRequired[list[str] | None]
+    """[by, since] while somebody keeps it from starting."""
+    after: NotRequired[list[list[str]]]
+    """[job, when] of each that it still waits for, of those that its spec names."""
 
 
 class NodeDocument(TypedDict):

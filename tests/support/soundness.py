@@ -9,7 +9,16 @@ from gpuyard import codec, subjects
 from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, JobState
-from gpuyard_coordinator.core import documents, fairshare, ledger, stored_jobs
+from gpuyard.model.verdicts import VerdictCode
+from gpuyard_coordinator.core import (
+    documents,
+    fairshare,
+    ledger,
+    stored_jobs,
+)
+from gpuyard_coordinator.core import (
+    waiting as waiting_for,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
@@ -33,6 +42,7 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
         read = stored_jobs.read_job(data, cluster.tenants)
         assert _comparable(read) == _comparable(job)
     _check_use(cluster)
+    _check_dependants(cluster)
 
 
 def check_recovered(before: Cluster, after: Cluster, now: Now) -> None:
@@ -153,21 +163,40 @@ def _check_queue(cluster: Cluster) -> None:
     queue = cluster.queue
     waiting = {key for key, job in cluster.jobs.items() if job.state is JobState.QUEUED}
     listed = [order for orders in queue.by_shape.values() for order in orders]
-    assert {(tenant, id) for _, _, tenant, id in listed} == waiting - queue.parked
-    assert queue.parked <= waiting
-    assert len(listed) == len(queue) == len(waiting - queue.parked)
+    parked = queue.parked.keys()
+    assert {(tenant, id) for _, _, tenant, id in listed} == waiting - parked
+    assert parked <= waiting
+    assert len(listed) == len(queue) == len(waiting - parked)
     in_images = {
         (tenant, id)
         for image in cluster.images_held
         for _, _, tenant, id in cluster.images[image].waiting
     }
-    assert all(key in cluster.delays or key in in_images for key in queue.parked), "none is lost"
+    for key, (code, _) in queue.parked.items():
+        assert code is (waiting_for.closed(cluster.jobs[key]) or VerdictCode.NOT_BEFORE)
+        if code is VerdictCode.NOT_BEFORE:
+            assert key in cluster.delays or key in in_images, "none is lost"
+        else:
+            assert key not in cluster.delays
     in_order = sorted(listed)
     for place, (_, _, tenant, id) in enumerate(in_order, 1):
         assert queue.position(cluster.jobs[tenant, id]) == place
     for shape, orders in queue.by_shape.items():
         assert orders == sorted(orders) and orders
         assert all(cluster.jobs[o[2], o[3]].shape == shape for o in orders)
+
+
+def _check_dependants(cluster: Cluster) -> None:
+    """Whoever waits for others is queued, and is found by each of them."""
+    filed = {(key, dependant) for key, those in cluster.dependants.items() for dependant in those}
+    waits = {
+        ((job.tenant, awaited.job), key)
+        for key, job in cluster.jobs.items()
+        for awaited in job.after
+    }
+    assert filed == waits
+    for key, job in cluster.jobs.items():
+        assert not job.after or job.state is JobState.QUEUED, key
 
 
 def _check_holding(cluster: Cluster, *, is_restored: bool) -> None:

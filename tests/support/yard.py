@@ -18,13 +18,23 @@ from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
 from gpuyard.views import WhyView
 from gpuyard_coordinator import reads
-from gpuyard_coordinator.core import adoption, documents, explain, filters, shares, stored_jobs
+from gpuyard_coordinator.core import (
+    adoption,
+    dependencies,
+    documents,
+    explain,
+    filters,
+    shares,
+    stored_jobs,
+)
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
 from gpuyard_coordinator.core.events import (
+    AwaitedLookedUp,
     CancelRequested,
     Event,
+    HoldRequested,
     NodeBeat,
     NodeOrder,
     Refused,
@@ -163,6 +173,13 @@ class Yard:
     def cancel(self, id: str = "j", *, tenant: str = TENANT, message: str | None = None) -> Outcome:
         return self._request(CancelRequested(tenant, id, "mia", message=message))
 
+    def hold(self, id: str = "j", *, tenant: str = TENANT, is_hold: bool = True) -> Outcome:
+        is_over = (tenant, id) in self.store.done
+        return self._request(HoldRequested(tenant, id, "mia", is_hold, is_over))
+
+    def release(self, id: str = "j", *, tenant: str = TENANT) -> Outcome:
+        return self.hold(id, tenant=tenant, is_hold=False)
+
     # What operators do, each one turn.
 
     def tenant(self, name: str = TENANT, **document: Any) -> Outcome:
@@ -266,6 +283,10 @@ class Yard:
         self._lead((generation, sequence + 1))
         soundness.check_recovered(before, self.cluster, self.now)
         self._check()
+        for key in dependencies.unknown(self.cluster):
+            effects = Effects()
+            self._apply(AwaitedLookedUp(*key, self._final_state(key)), effects)
+            self._commit(effects)
 
     def back_up(self) -> Stored:
         return copy.deepcopy(self.store)
@@ -382,11 +403,23 @@ class Yard:
             known = self.store.done.get((event.tenant, event.id))
             if known is not None:
                 event = replace(event, known=cast(JobDocument, codec.decode(known)))
+        if isinstance(event, Submitted):
+            named = [item["job"] for item in event.spec["after"]]
+            states = {id: self._final_state((event.tenant, id)) for id in named}
+            ended = {id: state for id, state in states.items() if state is not None}
+            event = replace(event, ended=ended)
         effects = Effects()
         self._apply(event, effects)
         self._commit(effects)
         (self.outcome,) = effects.outcomes
         return self.outcome
+
+    def _final_state(self, key: JobKey) -> str | None:
+        """As the leader looks it up."""
+        if key not in self.store.done:
+            return None
+        record = self.done(key[1], tenant=key[0])
+        return record["state"] if record["spec_sha256"] else None
 
     def _apply(self, event: Event, effects: Effects) -> None:
         self.log.append((event, self.now))

@@ -181,6 +181,14 @@ def max_runtime_of(want: WantedEntry) -> float | None:
     return None if limit is None else parse_duration_s(str(limit))
 
 
+def told_deadline(want: WantedEntry, wall: float) -> str | None:
+    """What a container that starts at `wall` is told of its end: the end of `max_runtime` or the
+    job's deadline, whichever is earlier, RFC 3339 UTC; None where there is neither."""
+    limit_s, deadline = max_runtime_of(want), want["spec"].get("deadline")
+    ends = [rfc3339(wall + limit_s)] if limit_s is not None else []
+    return min([*ends, str(deadline)] if deadline is not None else ends, default=None)
+
+
 def after_failure(
     seen: Attempt, step: Literal["prepare", "launch"], fault: RuntimeFailure, here: Here, now: float
 ) -> End | None:

@@ -246,7 +246,6 @@ class Actions:
         facts = node.inventory.facts
         gpus = [gpu for gpu in facts["gpus"] if gpu["uuid"] in held] if facts else []
         devices = device_nodes(gpus) if about.gpu_injection == "device-nodes" and gpus else []
-        limit_s = steps.max_runtime_of(entry)
         wall = node.parts.clock.wall()
         token = node.memory.applied[0] if node.memory.applied else (0, 0)
         return launch_of(
@@ -259,7 +258,7 @@ class Actions:
                 devices=tuple(devices),
                 driver_mounts=tuple(MountPoint(*mount) for mount in about.driver.mounts),
                 driver_env=about.driver.env,
-                deadline=None if limit_s is None else rfc3339(wall + limit_s),
+                deadline=steps.told_deadline(entry, wall),
             ),
         )
 

@@ -21,7 +21,7 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard_coordinator.core import documents, fairshare, ledger, lifecycle, setaside
+from gpuyard_coordinator.core import documents, fairshare, ledger, lifecycle, setaside, waiting
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -166,11 +166,13 @@ def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: N
             image=sys.intern(str(spec["image"])),
             fence_s=documents.fence_s(spec),
             is_preemptible=bool(spec.get("preemptible")),
+            deadline=spec.get("deadline"),
         )
     except _MALFORMED:
         return None
     cluster.next_submit_seq += 1
     cluster.jobs[job.key] = job
+    waiting.file_deadline(cluster, job, now)
     return job
 
 

@@ -14,21 +14,27 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
 from gpuyard_coordinator.core import (
     beats,
+    dependencies,
     documents,
     fencing,
+    follow_ups,
+    holds,
     lifecycle,
     operations,
     quota,
     setaside,
     tenancy,
+    times,
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import (
     Assigned,
+    AwaitedLookedUp,
     CancelRequested,
     Event,
+    HoldRequested,
     MixPriced,
     NodeBeat,
     NodeOrder,
@@ -40,7 +46,7 @@ from gpuyard_coordinator.core.events import (
     TenantDeleted,
     Tick,
 )
-from gpuyard_coordinator.core.state import Job, Now, Shape
+from gpuyard_coordinator.core.state import Hold, Job, Now, Shape
 
 
 def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
@@ -49,12 +55,10 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
     Raises InvalidTransition on a broken invariant; the cluster must then be rebuilt.
     """
     match event:
-        case Submitted():
-            _submit(cluster, event, now, effects)
-        case Refused():
-            _refuse(cluster, event, now, effects)
-        case CancelRequested():
-            _cancel(cluster, event, now, effects)
+        case Submitted() | Refused() | CancelRequested() | HoldRequested():
+            _take_request(cluster, event, now, effects)
+        case AwaitedLookedUp():
+            cluster.ended_awaited[event.tenant, event.id] = event.state or follow_ups.GONE
         case NodeBeat():
             beats.apply_beat(cluster, event, now, effects)
         case NodeOrder():
@@ -72,8 +76,28 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             operations.judge_drains(cluster, now, effects)
             setaside.judge(cluster, now)
             waiting.release_due(cluster, now, effects)
+            times.judge(cluster, now, effects)
         case _:
             assert_never(event)
+    follow_ups.go_on(cluster, now, effects)
+
+
+def _take_request(
+    cluster: Cluster,
+    event: Submitted | Refused | CancelRequested | HoldRequested,
+    now: Now,
+    effects: Effects,
+) -> None:
+    """What a submitter or a user wants of one job."""
+    match event:
+        case Submitted():
+            _submit(cluster, event, now, effects)
+        case Refused():
+            _refuse(cluster, event, now, effects)
+        case CancelRequested():
+            _cancel(cluster, event, now, effects)
+        case HoldRequested():
+            holds.apply_hold(cluster, event, now, effects)
 
 
 def _carry_out(
@@ -112,12 +136,12 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
     live = cluster.jobs.get(key)
     done = _done(cluster, event.tenant, event.id, event.known)
     if live is not None or (done is not None and not _may_be_replaced(done)):
-        same = _is_same(cluster, event, live, done)
+        same = _is_same(cluster, event, live, done, now)
         _answer_repeat(event, same=same, now=now, effects=effects)
         return
-    spec, notes = _settled(cluster, event)
+    spec, notes = _settled(cluster, event, now)
     shape = documents.shape_of(spec, event.tenant, cluster.tenants.get(event.tenant))
-    if refusal := _refusal(cluster, event.tenant, spec, shape):
+    if refusal := _refusal(cluster, event, spec, shape, now):
         reason, fault = refusal
         refused = Refused(
             event.tenant, event.user, event.id, (fault,), event.spec, event.sequence, ref=event.ref
@@ -143,6 +167,8 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
             effects=effects,
         )
         return
+    if not _begin_waiting(cluster, event, job, now, effects):
+        return
     cluster.mix.observe(job.shape, job.submit_seq)
     waiting.enqueue(cluster, job, now)
     if verdict := waiting.verdict(cluster, job):
@@ -150,31 +176,58 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         effects.emit(job, EventKind.QUEUED, now, message=verdict["message"], data=data)
 
 
-def _settled(cluster: Cluster, event: Submitted) -> tuple[dict[str, Any], list[str]]:
+def _begin_waiting(
+    cluster: Cluster, event: Submitted, job: Job, now: Now, effects: Effects
+) -> bool:
+    """Whom a new job still waits for; False where one of them ended so that it can never start."""
+    ended = {
+        awaited: state
+        for awaited in job.after
+        if not dependencies.is_live(cluster, (job.tenant, awaited.job))
+        and (state := dependencies.state_of(cluster, event, awaited.job)) is not None
+    }
+    for awaited, state in ended.items():
+        if not dependencies.is_met(awaited, state):
+            job.after = ()
+            follow_ups.end_as_failed(
+                cluster, job, awaited.job, state, awaited.when, now=now, effects=effects
+            )
+            return False
+    dependencies.drop(cluster, job, ended)
+    return True
+
+
+def _settled(cluster: Cluster, event: Submitted, now: Now) -> tuple[dict[str, Any], list[str]]:
     """The spec with what its tenant and the yard add to it, and what of that is worth saying."""
     spec, notes = quota.with_defaults(event.spec, cluster.tenants.get(event.tenant))
-    return fencing.with_rule(spec, cluster.settings), notes
+    return times.settled(fencing.with_rule(spec, cluster.settings), now), notes
 
 
 def _refusal(
-    cluster: Cluster, tenant: str, spec: dict[str, Any], shape: Shape
+    cluster: Cluster, event: Submitted, spec: dict[str, Any], shape: Shape, now: Now
 ) -> tuple[EndReason, FieldFault] | None:
+    tenant = event.tenant
     queued = cluster.queue.waiting[tenant]
     refusal = quota.refusal(tenant, cluster.tenants.get(tenant), spec, shape, queued)
-    if refusal is None and (fault := fencing.fault(spec, cluster.settings)):
-        return EndReason.INVALID, fault
-    return refusal
+    if refusal is not None:
+        return refusal
+    fault = (
+        fencing.fault(spec, cluster.settings)
+        or dependencies.fault(cluster, event)
+        or times.fault(spec, now)
+    )
+    return None if fault is None else (EndReason.INVALID, fault)
 
 
 def _is_same(
-    cluster: Cluster, event: Submitted, live: Job | None, done: JobDocument | None
+    cluster: Cluster, event: Submitted, live: Job | None, done: JobDocument | None, now: Now
 ) -> bool:
     """True for what was submitted before: the same text, or one read off the job itself."""
     kept = live.spec_sha256 if live else None, done["spec_sha256"] if done else None
     if event.spec_sha256 in kept:
         return True
     spec = live.spec if live else done["spec"] if done else None
-    return spec == _settled(cluster, event)[0]
+    return spec == _settled(cluster, event, now)[0]
 
 
 def _may_be_replaced(done: JobDocument) -> bool:
@@ -202,6 +255,10 @@ def _new_job(
         image=sys.intern(str(spec["image"])),
         fence_s=documents.fence_s(spec),
         is_preemptible=bool(spec.get("preemptible")),
+        hold=Hold(event.user, now.at) if spec.get("hold") else None,
+        after=dependencies.of_spec(spec),
+        not_before=spec.get("not_before"),
+        deadline=spec.get("deadline"),
     )
 
 

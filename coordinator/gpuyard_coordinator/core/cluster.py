@@ -67,7 +67,13 @@ class Cluster:
     fences: Deadlines[tuple[str, AttemptRef]] = field(default_factory=Deadlines)
     """When attempts on silent nodes may be proven over by their fences."""
     delays: Deadlines[JobKey] = field(default_factory=Deadlines)
-    """When retries have waited long enough."""
+    """When jobs have waited long enough for a time of theirs."""
+    deadlines: Deadlines[JobKey] = field(default_factory=Deadlines)
+    """When jobs are to have ended."""
+    dependants: dict[JobKey, dict[JobKey, None]] = field(default_factory=dict)
+    """Jobs that wait for an end, by the job whose end it is."""
+    ended_awaited: dict[JobKey, str] = field(default_factory=dict)
+    """Final states of jobs whose dependants are still to be told."""
     images: OrderedDict[str, ImageRecord] = field(default_factory=OrderedDict)
     """The images started of late, the one used longest ago first."""
     images_held: set[str] = field(default_factory=set)

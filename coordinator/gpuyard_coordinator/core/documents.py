@@ -124,6 +124,8 @@ def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
         "not_charged": job.not_charged,
         "avoid": sorted(job.shape.excluded),
         "not_before": job.not_before,
+        "hold": None if job.hold is None else [*job.hold],
+        "after": [[*awaited] for awaited in job.after],
     }
 
 

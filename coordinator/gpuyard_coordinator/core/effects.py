@@ -81,6 +81,11 @@ class Effects:
         """True if one more attempt may change or end in this turn; else it is for the next."""
         return self.keys + _KEYS_OF_AN_END <= MOST_KEYS and self.kib < MOST_KIB
 
+    def change(self, job: Job) -> None:
+        """The job is stored as it stands when the turn ends."""
+        self.jobs.add(job.key)
+        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+
     def emit(
         self,
         job: Job,
@@ -93,8 +98,7 @@ class Effects:
     ) -> None:
         """One event of a job, numbered within it; the job is stored with its new count."""
         job.events += 1
-        self.jobs.add(job.key)
-        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+        self.change(job)
         last = job.last
         body: Event = {
             "v": 1,

@@ -4,7 +4,8 @@
 it back with the outcome.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpuyard.errors import FieldFault
@@ -28,6 +29,8 @@ class Submitted:
     note: str | None = None
     """Something that the submitter should hear with the acceptance."""
     known: JobDocument | None = None
+    ended: Mapping[str, str] = field(default_factory=dict)
+    """Final states, by id, of those jobs named in its `after` whose records are kept."""
     ref: object = None
 
 
@@ -54,6 +57,28 @@ class CancelRequested:
     message: str | None = None
     known: JobDocument | None = None
     ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRequested:
+    """Somebody keeps a queued job from starting, or lets it go."""
+
+    tenant: str
+    id: str
+    actor: str
+    is_hold: bool
+    is_over: bool = False
+    """True where its record is kept as ended."""
+    ref: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedLookedUp:
+    """The record of a job that others wait for and that no live job is; `state` None: none is kept."""
+
+    tenant: str
+    id: str
+    state: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +168,8 @@ Event = (
     Submitted
     | Refused
     | CancelRequested
+    | HoldRequested
+    | AwaitedLookedUp
     | NodeBeat
     | NodeOrder
     | TenantApplied

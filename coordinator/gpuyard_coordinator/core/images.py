@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import JobState
+from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.moments import later
 from gpuyard_coordinator.core.retries import FREE_RETRIES
@@ -42,9 +43,16 @@ def is_known_good(cluster: Cluster, image: str, node: str) -> bool:
     return record is not None and record.has_started and set(record.failed_on) <= {node}
 
 
+def waits(cluster: Cluster, job: Job) -> bool:
+    """True for a job that waits for its image, and for nothing else."""
+    parked = cluster.queue.parked.get(job.key)
+    is_for_a_time = parked is not None and parked.code is VerdictCode.NOT_BEFORE
+    return is_for_a_time and job.key not in cluster.delays
+
+
 def wait(cluster: Cluster, job: Job) -> None:
     """A queued job waits for its image, which is on hold."""
-    cluster.queue.park(job)
+    cluster.queue.park(job, VerdictCode.NOT_BEFORE)
     heapq.heappush(cluster.images[job.image].waiting, job.order)
 
 
@@ -117,7 +125,7 @@ def _release_one(cluster: Cluster, record: ImageRecord) -> bool:
     while record.waiting:
         _, _, tenant, id = heapq.heappop(record.waiting)
         job = cluster.jobs.get((tenant, id))
-        if job is not None and job.key in cluster.queue.parked:
+        if job is not None and waits(cluster, job):
             cluster.queue.discard(job)
             cluster.queue.add(job)
             return True

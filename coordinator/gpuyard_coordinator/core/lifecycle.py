@@ -10,7 +10,15 @@ from gpuyard.errors import GpuyardError
 from gpuyard.messages import StopOrder
 from gpuyard.model.reasons import REASONS, EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState
-from gpuyard_coordinator.core import documents, fairshare, ledger, retries, setaside, waiting
+from gpuyard_coordinator.core import (
+    dependencies,
+    documents,
+    fairshare,
+    ledger,
+    retries,
+    setaside,
+    waiting,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_nodes
@@ -73,7 +81,8 @@ def begin_attempt(
     cluster.queue.discard(job)
     cluster.delays.drop(job.key)
     move(job, S.ASSIGNED)
-    job.not_before = None
+    dependencies.drop(cluster, job, job.after)
+    job.not_before = job.hold = None
     job.attempts.append(attempt)
     fairshare.settle(cluster, job.tenant, now)
     ledger.hold(cluster, node, job, attempt)
@@ -169,9 +178,11 @@ def end_job(
     state = final_state(reason, exit_code)
     cluster.queue.discard(job)
     cluster.delays.drop(job.key)
+    cluster.deadlines.drop(job.key)
     move(job, state)
     job.reason, job.exit_code, job.message = reason, exit_code, message
     job.ended_at = now.at
+    dependencies.note_end(cluster, job)
     data: dict[str, Any] = {"exit_code": exit_code, "owner": str(REASONS[reason].owner)}
     if last := job.last:
         data["log_chunks"] = last.log_chunks

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuyard.model.ids import JobKey
+from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core.state import Job, Order, Shape
 
 
@@ -22,6 +23,13 @@ class Rank(NamedTuple):
     job: int
 
 
+class Parked(NamedTuple):
+    """What keeps a waiting job from the planner, and for how many jobs it counts."""
+
+    code: VerdictCode
+    weight: int = 1
+
+
 @dataclass(slots=True)
 class Queue:
     """Waiting jobs. Adding, removing and asking for a position cost a binary search."""
@@ -31,8 +39,8 @@ class Queue:
     """Shapes that got a job since the planner last took them."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Jobs that wait, by tenant."""
-    parked: set[JobKey] = field(default_factory=set)
-    """Jobs that wait for a time and not for room: no planner sees them."""
+    parked: dict[JobKey, Parked] = field(default_factory=dict)
+    """Jobs that wait for something else than room: no planner sees them."""
     _all: list[Order] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
@@ -55,17 +63,16 @@ class Queue:
         self._all.sort()
         self.fresh |= shapes
 
-    def park(self, job: Job) -> None:
+    def park(self, job: Job, code: VerdictCode, weight: int = 1) -> None:
         """Counts a job as waiting and keeps it from the planner, until it is added."""
         self.discard(job)
-        self.parked.add(job.key)
-        self.waiting[job.tenant] += 1
+        self.parked[job.key] = Parked(code, weight)
+        self.waiting[job.tenant] += weight
 
     def discard(self, job: Job) -> None:
         """Takes a job out; one that does not wait is no error."""
-        if job.key in self.parked:
-            self.parked.discard(job.key)
-            self.waiting[job.tenant] -= 1
+        if (parked := self.parked.pop(job.key, None)) is not None:
+            self.waiting[job.tenant] -= parked.weight
             return
         orders = self.by_shape.get(job.shape, [])
         if _remove(orders, job.order):

@@ -12,7 +12,16 @@ from gpuyard.messages import Beat, NodeDocument, Token
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import NO_FACTS
 from gpuyard.model.states import HOLDING_STATES
-from gpuyard_coordinator.core import beats, documents, ledger, stored_jobs, takeover, tenancy
+from gpuyard_coordinator.core import (
+    beats,
+    dependencies,
+    documents,
+    ledger,
+    stored_jobs,
+    takeover,
+    tenancy,
+    waiting,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
@@ -125,7 +134,7 @@ def take_job(cluster: Cluster, data: bytes) -> None:
     """
     job = load_job(cluster, data)
     if job.state not in HOLDING_STATES:
-        cluster.queue.add(job)
+        waiting.enter(cluster, [job])
 
 
 def load_job(cluster: Cluster, data: bytes) -> Job:
@@ -136,6 +145,7 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
     _take_out(cluster, job.key)
     cluster.forget_done(job.key)
     cluster.jobs[job.key] = job
+    dependencies.enter(cluster, job)
     cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1)
     if job.state in HOLDING_STATES:
         attempt = job.attempts[-1]
@@ -145,7 +155,8 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
 
 def fill_queue(cluster: Cluster) -> None:
     """All jobs that wait, in one sort: to enter a hundred thousand one by one moves each as often."""
-    cluster.queue.add_all(job for job in cluster.jobs.values() if job.state not in HOLDING_STATES)
+    queued = [job for job in cluster.jobs.values() if job.state not in HOLDING_STATES]
+    waiting.enter(cluster, queued)
 
 
 def hear(cluster: Cluster, beat: Beat, now: Now) -> None:
@@ -167,6 +178,7 @@ def _take_out(cluster: Cluster, key: JobKey) -> None:
     if job is None:
         return
     cluster.queue.discard(job)
+    dependencies.leave(cluster, job)
     attempt = job.last
     node = cluster.nodes.get(attempt.node) if attempt is not None else None
     if attempt is not None and node is not None:

@@ -143,6 +143,20 @@ class Attempt:
     """Monotonic receipt of the first report to this leader that it runs."""
 
 
+class Hold(NamedTuple):
+    """Who keeps a queued job from starting, and since when (RFC 3339 UTC)."""
+
+    by: str
+    since: str
+
+
+class Awaited(NamedTuple):
+    """A job of the same tenant that must end first, and how: succeeded, failed or just ended."""
+
+    job: str
+    when: str
+
+
 @dataclass(slots=True)
 class Job:
     tenant: str
@@ -170,9 +184,15 @@ class Job:
     fence_s: float | None = None
     """How long after its node's last lease an attempt is ended there; None: it goes on."""
     not_before: str | None = None
-    """When a retry may start, RFC 3339 UTC."""
+    """When it, or its next attempt, may start, RFC 3339 UTC."""
+    deadline: str | None = None
+    """When it has ended or is ended, RFC 3339 UTC."""
     is_preemptible: bool = False
     """May be stopped for a job of higher priority."""
+    hold: Hold | None = None
+    """Set until somebody releases it."""
+    after: tuple[Awaited, ...] = ()
+    """What it still waits for of what its spec names."""
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gpuyard_coordinator.core.documents import (
     fence_s,
     shape_of,
 )
-from gpuyard_coordinator.core.state import Job, Shape
+from gpuyard_coordinator.core.state import Awaited, Hold, Job, Shape
 
 
 class _Traits(NamedTuple):
@@ -58,7 +58,7 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
     """
     document, packed = _split_job(data)
     tenant = sys.intern(document["tenant"])
-    name, image, traits = _read_spec(packed, tenant, tenants.get(tenant) or {})
+    spec, traits = _read_spec(packed, tenant, tenants.get(tenant) or {})
     shape = traits.shape
     if avoid := document.get("avoid"):
         shape = replace(shape, excluded=frozenset(avoid))
@@ -68,7 +68,7 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
         user=sys.intern(document["user"]),
         user_verified=document["user_verified"],
         packed_spec=packed,
-        name=name,
+        name=spec.get("name"),
         spec_sha256=document["spec_sha256"],
         shape=shape,
         priority=traits.priority,
@@ -83,10 +83,13 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
         events=document["events"],
         attempts=[attempt_from_document(attempt) for attempt in document["attempts"]],
         not_charged=document["not_charged"],
-        image=image,
+        image=sys.intern(str(spec.get("image") or "")),
         fence_s=traits.fence_s,
         not_before=document.get("not_before"),
+        deadline=spec.get("deadline"),
         is_preemptible=traits.is_preemptible,
+        hold=None if (hold := document.get("hold")) is None else Hold(*hold),
+        after=tuple(Awaited(*awaited) for awaited in document.get("after") or ()),
     )
 
 
@@ -101,8 +104,9 @@ def _split_job(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 def _read_spec(
     packed: bytes, tenant: str, document: Mapping[str, Any]
-) -> tuple[str | None, str, _Traits]:
-    """(name, image, traits); most of a spec is not taken apart once its like was seen."""
+) -> tuple[Mapping[str, Any], _Traits]:
+    """(what tells the spec from its like, its traits): most of it is not taken apart once its like
+    was seen."""
     parts = codec.split_own(packed, "gpus", at=_GPUS_AT)
     if parts is not None and _TRAITS.isdisjoint(parts[0]):
         spec, end = parts
@@ -128,4 +132,4 @@ def _read_spec(
             fence_s=fence_s(spec),
             is_preemptible=bool(spec.get("preemptible")),
         )
-    return spec.get("name"), sys.intern(str(spec.get("image") or "")), traits
+    return spec, traits

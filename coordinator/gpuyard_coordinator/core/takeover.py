@@ -14,8 +14,9 @@ def begin(cluster: Cluster, now: Now) -> None:
     """
     cluster.began_at = now.at
     shares.resume(cluster, now)
+    cluster.ended_awaited.clear()
     adoption.begin(cluster)
-    cluster.fences, cluster.delays = Deadlines(), Deadlines()
+    cluster.fences, cluster.delays, cluster.deadlines = Deadlines(), Deadlines(), Deadlines()
     cluster.images.clear()
     for names in (cluster.images_held, cluster.aside, cluster.draining, cluster.forgetting):
         names.clear()
@@ -26,4 +27,5 @@ def begin(cluster: Cluster, now: Now) -> None:
             fencing.resume(cluster, node, job, attempt, now)
     for job in cluster.jobs.values():
         if job.not_before is not None:
-            waiting.resume(cluster, job, now)
+            waiting.place(cluster, job, now)
+        waiting.file_deadline(cluster, job, now)

@@ -1,35 +1,71 @@
-"""Jobs that wait for a time and not for room: retries in their backoff, and images on hold.
+"""Jobs that wait for something else than room: a release, others' ends, a time, an image on hold.
 
-They count as queued and no planner sees them. What is due is found without a walk over them.
+They count as queued and no planner sees them. Each waits for one thing at a time, in that order, and
+is placed anew once that is over. What is due is found without a walk over them.
 """
 
+from collections.abc import Iterable
+from typing import Final
+
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard_coordinator.core import images, retries
+from gpuyard_coordinator.core import dependencies, images, retries
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.retries import LONGEST_WAIT_S
 from gpuyard_coordinator.core.state import Job, Now, without_nodes
 
+LOOKED_AT_S: Final = LONGEST_WAIT_S
+"""A time further ahead than this is worked out anew meanwhile: the wall clock may have been set."""
+
 
 def enqueue(cluster: Cluster, job: Job, now: Now, *, delay_s: float = 0.0) -> None:
-    """Puts a queued job in line, after its delay and once its image may be tried."""
-    job.not_before = later(now.at, delay_s) if delay_s > 0 else None
+    """Puts a queued job in line, after its delay and once nothing else keeps it."""
     if delay_s > 0:
-        _delay(cluster, job, now.mono + delay_s)
-    else:
-        _line_up(cluster, job)
+        job.not_before = later(now.at, delay_s)
+    place(cluster, job, now)
+    file_deadline(cluster, job, now)
 
 
-def resume(cluster: Cluster, job: Job, now: Now) -> None:
-    """A queued job as a new leader finds it: what is left of its delay is waited for."""
+def place(cluster: Cluster, job: Job, now: Now) -> None:
+    """Puts a queued job where it waits now: for what keeps it from the line, else in line."""
+    cluster.delays.drop(job.key)
+    if (code := closed(job)) is not None:
+        cluster.queue.park(job, code)
+        return
     left_s = 0.0
     if job.not_before is not None:
-        left_s = seconds_until(now.at, job.not_before, most=LONGEST_WAIT_S)
+        left_s = seconds_until(now.at, job.not_before, most=LOOKED_AT_S)
     if left_s > 0:
-        _delay(cluster, job, now.mono + left_s)
+        cluster.queue.park(job, VerdictCode.NOT_BEFORE)
+        cluster.delays.file(job.key, now.mono + left_s)
     else:
         _line_up(cluster, job)
+
+
+def file_deadline(cluster: Cluster, job: Job, now: Now) -> None:
+    """Ends the job in time; one without a deadline is passed over."""
+    if job.deadline is not None:
+        left_s = seconds_until(now.at, job.deadline, most=LOOKED_AT_S)
+        cluster.deadlines.file(job.key, now.mono + left_s)
+
+
+def closed(job: Job) -> VerdictCode | None:
+    """What keeps a queued job from the line until some event, as its document tells it."""
+    if job.hold is not None:
+        return VerdictCode.HELD
+    return VerdictCode.DEPENDENCY if job.after else None
+
+
+def enter(cluster: Cluster, jobs: Iterable[Job]) -> None:
+    """Queued jobs as they were stored: in line, but for those that wait for some event."""
+    in_line = []
+    for job in jobs:
+        if (code := closed(job)) is not None:
+            cluster.queue.park(job, code)
+        else:
+            in_line.append(job)
+    cluster.queue.add_all(in_line)
 
 
 def release_due(cluster: Cluster, now: Now, effects: Effects) -> None:
@@ -38,29 +74,40 @@ def release_due(cluster: Cluster, now: Now, effects: Effects) -> None:
         job = cluster.jobs.get(key)
         if job is not None and key in cluster.queue.parked:
             _keep_off_no_more(cluster, job, effects)
-            _line_up(cluster, job)
+            if job.attempts:
+                # A retry waits for a while, whatever the wall clock was set to since.
+                _line_up(cluster, job)
+            else:
+                place(cluster, job, now)
     images.release_due(cluster, now)
     _loosen(cluster, effects)
 
 
 def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     """Why a queued job waits that no planner sees; None for any other."""
-    if job.key not in cluster.queue.parked:
+    parked = cluster.queue.parked.get(job.key)
+    if parked is None:
         return None
+    if job.hold is not None:
+        message = f"held by {job.hold.by}: it waits until somebody releases it"
+        return {"code": str(parked.code), "message": message, "since": job.hold.since}
+    if job.after:
+        return dependencies.verdict(cluster, job)
+    return _timed(cluster, job)
+
+
+def _timed(cluster: Cluster, job: Job) -> Verdict:
     code = str(VerdictCode.NOT_BEFORE)
     if job.key in cluster.delays:
-        why = (job.last.next_allowed_because if job.last else None) or "its last attempt failed"
-        message = f"it waits until {job.not_before} before the next attempt: {why}"
+        message = f"it is not to start before {job.not_before}"
+        if job.last is not None:
+            why = job.last.next_allowed_because or "its last attempt failed"
+            message = f"it waits until {job.not_before} before the next attempt: {why}"
         return {"code": code, "message": message, "since": job.queued_at}
     record = cluster.images[job.image]
     nodes = ", ".join(sorted(record.failed_on))
     message = f"image {job.image} could not be started on {nodes}; next try about {record.next_try}"
     return {"code": code, "message": message, "since": record.held_since or job.queued_at}
-
-
-def _delay(cluster: Cluster, job: Job, due: float) -> None:
-    cluster.queue.park(job)
-    cluster.delays.file(job.key, due)
 
 
 def _line_up(cluster: Cluster, job: Job) -> None:

@@ -17,7 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 Values = Mapping[str, Any]
 
 _DOCKERS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    (("--gpus",), {"metavar": "GPUS", "help": "N, all, device=0,2, device=GPU-…, 8GiB, 50%, mig=1g.10gb."}),
+    (
+        ("--gpus",),
+        {"metavar": "GPUS", "help": "N, all, device=0,2, device=GPU-…, 8GiB, 50%, mig=1g.10gb."},
+    ),
     (("-e", "--env"), {"multiple": True, "metavar": "NAME[=VALUE]", "help": "Environment."}),
     (("--env-file",), {"multiple": True, "metavar": "FILE", "help": "Environment from a file."}),
     (("-v", "--volume"), {"multiple": True, "metavar": "SOURCE:TARGET[:ro]", "help": "Mount."}),
@@ -64,6 +67,11 @@ _OURS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("--array",), {"metavar": "0-99[%8]", "help": "Many tasks from one job."}),
     (("--after",), {"multiple": True, "metavar": "ID[:WHEN]", "help": "Only after that job."}),
     (("--hold",), {"is_flag": True, "help": "Wait until released."}),
+    (
+        ("--not-before", "--begin", "not_before"),
+        {"metavar": "TIME", "help": "Start then or later, as 2h or 2026-01-31T18:00."},
+    ),
+    (("--deadline",), {"metavar": "TIME", "help": "Ended by then, as 8h or 2026-01-31T18:00."}),
     (("--enforcement",), {"type": click.Choice(["hard", "mps", "audited"]), "help": "Floor."}),
     (("--id", "job_id"), {"metavar": "ID", "help": "The job's id; twice the same is one job."}),
     (("--dry-run",), {"is_flag": True, "help": "Say where it would start, or why it would wait."}),
@@ -137,6 +145,8 @@ def _sizes_and_times(values: Values) -> dict[str, Any]:
         "shm_mib": spec_texts.size_mib("--shm-size", values["shm_size"]),
         "max_runtime": spec_texts.duration("--time", values["max_runtime"]),
         "stop_grace": values["stop_timeout"],
+        "not_before": spec_texts.moment("--not-before", values["not_before"]),
+        "deadline": spec_texts.moment("--deadline", values["deadline"]),
     }
 
 

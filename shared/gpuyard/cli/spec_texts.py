@@ -39,6 +39,27 @@ def duration_s(flag: str, text: str | None) -> float | None:
         raise UsageFault(f"{flag}: {fault}") from fault
 
 
+def moment(flag: str, text: str | None) -> str | None:
+    """A time that a person typed without a zone is one of this machine's clock."""
+    if text is None:
+        return None
+    from datetime import datetime
+
+    from gpuyard.model.moments import parse_moment
+
+    try:
+        local = datetime.fromisoformat(text.strip())
+    except ValueError:
+        local = None
+    if local is not None and local.tzinfo is None and "-" in text.strip()[:5]:
+        text = local.astimezone().isoformat()
+    try:
+        parse_moment(text)
+    except ValueError as fault:
+        raise UsageFault(f"{flag}: {fault}") from fault
+    return text
+
+
 def gpus(text: str | None) -> int | str | None:
     """A number as one; docker's long form without what the yard sets itself; else as it stands."""
     if text is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpuyard.client import submission
 from gpuyard.client.answers import Applied, DryRun, Forgotten
 from gpuyard.client.api import Api
+from gpuyard.client.jobs import Job
 from gpuyard.errors import RemoteProtocolError, RequestError
 from gpuyard.model.plain import unusable
 
@@ -42,6 +43,25 @@ class Operations(ABC):
         Raises UnknownThing.
         """
         return cast("WhyView", _part(await self.api.call("why", {"id": id}), "why"))
+
+    async def hold(self, id: str) -> Job:
+        """Keep a queued job from starting until it is released.
+
+            job = await client.hold("train-7")
+            print(job.verdict["message"])
+
+        One that is held stays so. Raises Conflict for a job that is not queued, UnknownThing.
+        """
+        return Job.from_view(_part(await self.api.call("hold", {"id": id}), "job"))
+
+    async def release(self, id: str) -> Job:
+        """Let a held job go; one that is not held stays in line.
+
+            job = await client.release("train-7")
+
+        Raises Conflict for a job that is not queued, UnknownThing.
+        """
+        return Job.from_view(_part(await self.api.call("release", {"id": id}), "job"))
 
     async def try_submit(self, spec: Any) -> DryRun:
         """What `submit(spec)` would do now; see `submit` with `dry_run`."""

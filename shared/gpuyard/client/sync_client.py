@@ -137,6 +137,20 @@ class Client:
         """See `AsyncClient.cancel`."""
         return self._call(self._client.cancel(id, reason=reason))
 
+    def hold(self, id: str) -> Job:
+        """See `AsyncClient.hold`.
+
+        client.hold("train-7")
+        """
+        return self._call(self._client.hold(id))
+
+    def release(self, id: str) -> Job:
+        """See `AsyncClient.release`.
+
+        client.release("train-7")
+        """
+        return self._call(self._client.release(id))
+
     def nodes(self) -> list[dict[str, Any]]:
         """See `AsyncClient.nodes`."""
         return self._call(self._client.nodes())

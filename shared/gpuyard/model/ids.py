@@ -46,6 +46,11 @@ def is_assigned_id(text: str) -> bool:
     return _ASSIGNED_ID.fullmatch(text) is not None
 
 
+def is_any_id(text: str) -> bool:
+    """True for the id of a job, whoever chose it."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
 def user_from_login(login: str) -> User:
     """A login name as a user: lower case, every other character becomes a hyphen."""
     cleaned = re.sub(r"[^a-z0-9_-]", "-", login.lower())[:64]

@@ -14,8 +14,6 @@ from gpuyard.model.plain import unusable
 _LATER: Final = (
     ("nodes", "jobs over several nodes"),
     ("array", "arrays"),
-    ("after", "dependencies"),
-    ("hold", "held jobs"),
     ("enforcement", "a floor of enforcement"),
     ("stdin", "standard input"),
 )

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpuyard.model import ids, where
+from gpuyard.model import ids, moments, where
 from gpuyard.model.container import Mount, Part, Ulimit
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.quantities import format_duration, parse_duration_s, parse_size_mib
@@ -51,6 +51,13 @@ def _seconds(value: Any) -> Any:
     return parse_duration_s(value) if isinstance(value, str) else _number(value)
 
 
+def _moment(value: Any) -> Any:
+    if isinstance(value, str):
+        return moments.parse_moment(value)
+    seconds = _number(value)
+    return moments.parse_seconds(seconds) if isinstance(seconds, int | float) else seconds
+
+
 def _mib(value: Any) -> Any:
     return parse_size_mib(value) if isinstance(value, str) else _number(value)
 
@@ -65,6 +72,7 @@ def _words(value: Any) -> Any:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0.001, le=10 * 365 * 86400)]
 Mib = Annotated[int, BeforeValidator(_mib), Field(gt=0, le=2**31)]
 HostMib = Annotated[int, BeforeValidator(_mib), Field(ge=LEAST_MEMORY_MIB, le=2**31)]
+Moment = Annotated[str, BeforeValidator(_moment)]
 Count = Annotated[int, BeforeValidator(_number)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")]
@@ -116,10 +124,22 @@ OnPartition = Annotated[
 
 
 class After(Part):
-    job: str = Field(description="The other job's id.")
+    """A job that must end first. It may have ended already; one that the tenant never had is refused.
+
+    One that ends otherwise ends this job as well, as `dependency_failed`.
+    """
+
+    job: str = Field(description="The other job's whole id.")
     when: Literal["succeeded", "failed", "ended"] = Field(
         default="succeeded", description="How that job must have ended."
     )
+
+    @field_validator("job")
+    @classmethod
+    def _job_is_id(cls, value: str) -> str:
+        if not ids.is_any_id(value):
+            raise ValueError(f"'{value[:64]}' is not a job's id")
+        return value
 
 
 class JobSpec(Part):
@@ -166,6 +186,22 @@ class JobSpec(Part):
     )
     user: str | None = Field(
         default=None, description="Whose job it is, where the subject does not say; a claim."
+    )
+    array: str | None = Field(
+        default=None, description="Tasks, as 0-99 or 0-99%8 (at most 8 at once)."
+    )
+    after: list[After] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Jobs that must have ended before, and how.",
+    )
+    hold: bool = Field(default=False, description="Wait until it is released.")
+    not_before: Moment | None = Field(
+        default=None,
+        description="It starts then or later: a duration from now, or RFC 3339 with its zone.",
+    )
+    deadline: Moment | None = Field(
+        default=None, description="It has ended by then, or is ended; written as `not_before`."
     )
     gpus: Annotated[GpuRequest, BeforeValidator(normalise_gpus)] = Field(
         default_factory=GpuRequest, description="GPUs of one node; see the forms below."
@@ -242,13 +278,6 @@ class JobSpec(Part):
     nodes: Count = Field(
         default=1, ge=1, le=200, description="Over how many nodes, all or nothing."
     )
-    array: str | None = Field(
-        default=None, description="Tasks, as 0-99 or 0-99%8 (at most 8 at once)."
-    )
-    after: list[After] = Field(
-        default_factory=list, description="Jobs that must have ended before."
-    )
-    hold: bool = Field(default=False, description="Wait until it is released.")
 
     @field_validator("id")
     @classmethod

@@ -53,6 +53,7 @@ class EndReason(StrEnum):
     QUOTA_IMPOSSIBLE = "quota_impossible"
     QUEUE_FULL = "queue_full"
     DEPENDENCY_FAILED = "dependency_failed"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,9 @@ REASONS: Final[dict[EndReason, ReasonRow]] = {
     ),
     EndReason.DEPENDENCY_FAILED: ReasonRow(
         _USER, _NEVER, YARD_FAILED, "a job it depends on did not end as asked"
+    ),
+    EndReason.DEADLINE_EXCEEDED: ReasonRow(
+        _POLICY, _NEVER, 124, "it had not ended by its deadline"
     ),
 }
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpuyard_agent.core.launch import LaunchContext, MountPoint, UlimitValue, launch_of
+from gpuyard_agent.core.steps import told_deadline
 from tests.support.agent_builders import GPU, NODE, YARD, entry, gpu
 
 CONTEXT = LaunchContext(yard=YARD, node=NODE, epoch="1000.5", gpu_injection="toolkit")
@@ -162,3 +163,15 @@ def test_driver_mounts_go_to_gpu_jobs_and_leave_room_for_the_jobs_own() -> None:
     own = {"source": "/usr", "target": "/usr", "read_only": True}
     covering = launch_of(entry(gpus=[gpu(GPU)], mounts=[own]), given)
     assert covering.mounts == (MountPoint("/usr", "/usr", True),)
+
+
+def test_a_container_is_told_the_earlier_of_its_time_limit_and_its_jobs_deadline() -> None:
+    deadline = "2026-01-01T00:01:00.000Z"
+    start = 1767225600.0  # 2026-01-01T00:00:00Z
+    for spec, told in (
+        ({}, None),
+        ({"deadline": deadline}, deadline),
+        ({"max_runtime": "30s", "deadline": deadline}, "2026-01-01T00:00:30.000Z"),
+        ({"max_runtime": "90s", "deadline": deadline}, deadline),
+    ):
+        assert told_deadline(entry(**spec), start) == told

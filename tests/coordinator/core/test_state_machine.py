@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpuyard.errors import InvalidJob
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import JobState
@@ -82,6 +83,15 @@ specs = st.fixed_dictionaries(
         "preemptible": st.just(True),
         "max_runtime": st.sampled_from([40, 120, 600]),
         "stop_grace": st.sampled_from([1, 20]),
+        "hold": rarely,
+        "not_before": st.sampled_from(["5s", "40s"]),
+        "deadline": st.sampled_from(["60s", "200s"]),
+        "after": st.lists(
+            st.fixed_dictionaries(
+                {"job": ids, "when": st.sampled_from(["succeeded", "failed", "ended", "ended"])}
+            ),
+            max_size=2,
+        ),
     },
 )
 tenants = st.fixed_dictionaries(
@@ -146,12 +156,24 @@ class YardMachine(RuleBasedStateMachine):
     def submit(self, id: str, spec: dict[str, Any], is_crossed: bool = False) -> None:
         """A job comes; beats that were sent before may arrive after what it led to."""
         sent = copy.deepcopy(self.yard.agents)
-        self.yard.submit(id, tenant=tenant_of(id), **spec)
+        outcome = self.yard.submit(id, tenant=tenant_of(id), **spec)
+        if isinstance(outcome.error, InvalidJob):
+            self._check_refusal(id, spec)
         self._plan()
         for name, agent in sent.items() if is_crossed else ():
             self.yard.agents[name].seq += 1
             self.yard.beat(name, agent)
             self._plan()
+
+    def _check_refusal(self, id: str, spec: dict[str, Any]) -> None:
+        """A job may wait for those that its tenant has, or had."""
+        faults = self.yard.outcome.error.faults  # type: ignore[union-attr]
+        for item in spec.get("after", ()) if faults[0].code == "unknown_job" else ():
+            key = (tenant_of(id), item["job"])
+            is_kept = key in self.yard.store.done and self.yard.done(key[1], tenant=key[0])
+            if key not in self.yard.cluster.jobs and not (is_kept and is_kept["spec_sha256"]):
+                return
+        assert faults[0].code != "unknown_job"
 
     @rule(off=rarely)
     def plan_at_once(self, off: bool) -> None:
@@ -184,6 +206,15 @@ class YardMachine(RuleBasedStateMachine):
         if record is None or not self.yard.done(id, tenant=key[0])["spec_sha256"]:
             self.cancelled.add(key)
         self.yard.cancel(id, tenant=key[0])
+
+    @rule(id=ids, is_hold=st.booleans())
+    def hold(self, id: str, is_hold: bool) -> None:
+        """Or its release, which the next plan acts on."""
+        outcome = self.yard.hold(id, tenant=tenant_of(id), is_hold=is_hold)
+        job = self.yard.cluster.jobs.get((tenant_of(id), id))
+        is_queued = job is not None and job.state is JobState.QUEUED
+        assert (outcome.error is None) == is_queued
+        self._plan()
 
     @rule(limit=st.sampled_from([1, 2, 100, 100, 100]))
     def plan(self, limit: int) -> None:
@@ -406,6 +437,16 @@ class YardMachine(RuleBasedStateMachine):
             is_done = key in self.yard.store.done and self.yard.done(key[1], tenant=key[0])
             assert bool(is_done and is_done["spec_sha256"]) == (not is_live)
             assert (key in self.yard.store.jobs) == is_live
+
+    @invariant()
+    def what_is_to_wait_waits(self) -> None:
+        for job in self.yard.cluster.jobs.values():
+            assert job.deadline is None or job.key in self.yard.cluster.deadlines or job.attempts
+            assert job.hold is None or job.state is JobState.QUEUED
+            assert not job.after or job.key in self.yard.cluster.queue.parked
+            for awaited in job.after:
+                is_over = (job.tenant, awaited.job) not in self.yard.cluster.jobs
+                assert not is_over, f"{job.key} waits for one that is over"
 
     @invariant()
     def nothing_follows_a_cancel(self) -> None:

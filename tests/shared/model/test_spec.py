@@ -105,8 +105,6 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"tmpfs": {"scratch": ""}}, "tmpfs", "absolute path"),
     ({"nodes": 2}, "nodes", "not supported yet"),
     ({"array": "0-9"}, "array", "not supported yet"),
-    ({"after": [{"job": "x"}]}, "after", "not supported yet"),
-    ({"hold": True}, "hold", "not supported yet"),
     (
         {"on_partition": {"stop_after": "0.9s"}},
         "on_partition.stop_after",
