@@ -31,6 +31,8 @@ class Outcome:
 _KEYS_OF_AN_END: Final = 2
 """The job's key is deleted and its record kept."""
 _ATTEMPTS_IN_A_KIB: Final = 2
+_GPUS_IN_A_MEMBER: Final = 4
+"""Their grants take as much of a document as an attempt does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,11 @@ class Effects:
         """One event of a job, numbered within it; the job is stored with its new count."""
         job.events += 1
         self.jobs.add(job.key)
-        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
         last = job.last
+        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+        if last is not None and last.members:
+            kept = sum(len(attempt.members) for attempt in job.attempts)
+            self.kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
         body: Event = {
             "v": 1,
             "seq": job.events,
