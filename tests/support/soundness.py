@@ -98,13 +98,13 @@ def check_limits(cluster: Cluster, job: Job) -> None:
 
 def check_neighbours(cluster: Cluster, job: Job) -> None:
     """A job has just been put beside another tenant's on a GPU only where both allow it."""
-    parts = job.last.parts if job.last else ()
-    for part, granted in [(part, granted) for part in parts for granted in part.gpus]:
-        gpu = cluster.nodes[part.node].gpus[granted["uuid"]]
-        tenants = {tenant for tenant, _, _ in gpu.grants}
-        found = [cluster.tenants.get(tenant) or {} for tenant in {*tenants, job.tenant}]
-        is_open = all(document.get("share_across_tenants") for document in found)
-        assert tenants == {job.tenant} or is_open, tenants
+    for part in job.last.parts if job.last else ():
+        for granted in part.gpus:
+            gpu = cluster.nodes[part.node].gpus[granted["uuid"]]
+            tenants = {tenant for tenant, _, _ in gpu.grants}
+            found = [cluster.tenants.get(tenant) or {} for tenant in {*tenants, job.tenant}]
+            is_open = all(document.get("share_across_tenants") for document in found)
+            assert tenants == {job.tenant} or is_open, tenants
 
 
 @dataclass(slots=True)

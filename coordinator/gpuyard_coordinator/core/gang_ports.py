@@ -6,6 +6,7 @@ Ports are held per address, not per node: several nodes of one host have the sam
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.gangs import Place
 from gpuyard_coordinator.core.state import Meeting, Node

@@ -72,9 +72,9 @@ specs = st.fixed_dictionaries(
         ).filter(lambda lines: not {"zone=x", "!zone"} <= set(lines)),
         "prefer": st.sampled_from([["gpu-memory>=40"], ["zone=x", "gpu-name=*4090"]]),
         "tolerate": st.sampled_from([["cordon"], ["cordon:repair"]]),
-        "nodes": st.sampled_from([1, 2, 2, 3]),
+        "nodes": st.sampled_from([2, 2, 3]),
     },
-).map(lambda spec: as_gang(spec) if spec.get("nodes", 1) > 1 else spec)
+).map(lambda spec: as_gang(spec) if "nodes" in spec else spec)
 tenants = st.fixed_dictionaries(
     {
         "limits": st.fixed_dictionaries(
