@@ -42,6 +42,9 @@ class AgentSettings:
     simulate: str | None = None
     """A number of nodes of 8 GPUs, or a fleet file."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    address: str | None = None
+    """Under which other nodes reach this one; None: where it speaks to the bus from."""
+    gang_ports: str = "29500-29999"
     beat_s: float = 2.0
     log_limit_mib: float = 64.0
     """Most that a job's output may take on the bus; what is more is cut, with a marker."""
@@ -118,9 +121,26 @@ def _checked(key: str, value: Any, origin: str) -> Any:
         raise SettingsError(f"{origin}: {key} must be true or false, not {value!r}")
     if key == "simulate" and type(value) is int:
         return str(value)
+    return _text(key, value, origin)
+
+
+def _text(key: str, value: Any, origin: str) -> str:
     if not isinstance(value, str) or not value:
         raise SettingsError(f"{origin}: {key} must be a text, not {value!r}")
+    if key == "gang_ports":
+        try:
+            port_range(value)
+        except ValueError as fault:
+            raise SettingsError(f"{origin}: {key}: {fault}") from None
     return value
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """The first and the last port of `29500-29999`; raises ValueError in one line."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) < 65536):
+        raise ValueError(f"'{text[:40]}' is no range of ports from 1024 to 65535, as 29500-29999")
+    return int(first), int(last)
 
 
 def _from_text(key: str, text: str, origin: str) -> Any:

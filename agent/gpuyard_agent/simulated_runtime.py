@@ -73,6 +73,10 @@ class _Job:
     ended: "asyncio.Future[Exit]"
 
 
+_NOWHERE: Final[Reach] = ("container", "")
+"""There are no processes to be found."""
+
+
 class SimulatedRuntime:
     """The runtime of one simulated node; what `memory` says was started in this boot goes on."""
 
@@ -109,6 +113,7 @@ class SimulatedRuntime:
         if launch.key in self._jobs:
             return self._jobs[launch.key].seen
         duration_s, code = _script(launch.sim)
+        await hold(_NOWHERE)
         sha = launch.labels["gpuyard.spec_sha256"]
         self._begin(launch.key, sha, duration_s, code, started_at=rfc3339(time.time()))
         return self._jobs[launch.key].seen

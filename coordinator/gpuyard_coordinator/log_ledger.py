@@ -16,17 +16,19 @@ from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node
 class LogLedger:
     def __init__(self, jetstream: JetStream) -> None:
         self._jetstream = jetstream
-        self._stored: dict[AttemptRef, int] = {}
-        self._asking: dict[AttemptRef, asyncio.Task[None]] = {}
+        self._stored: dict[AttemptRef, dict[str, int]] = {}
+        """By node, since each member of a gang has an output of its own."""
+        self._asking: dict[tuple[AttemptRef, str], asyncio.Task[None]] = {}
 
     def stored(self, node: Node) -> dict[str, int]:
         """Chunks stored per attempt of a node, keyed `<tenant>/<job>/<attempt>`; starts asking
         for those that are behind."""
         known: dict[str, int] = {}
         for key, (job, attempt) in node.attempts.items():
-            count = self._stored.get(key, 0)
-            if attempt.log_chunks > count and key not in self._asking:
-                self._asking[key] = asyncio.create_task(self._ask(key, job, attempt))
+            count = self._stored.get(key, {}).get(node.name, 0)
+            if attempt.log_chunks > count and (key, node.name) not in self._asking:
+                asking = asyncio.create_task(self._ask(key, job, attempt))
+                self._asking[key, node.name] = asking
             if count:
                 known[f"{key[0]}/{key[1]}/{key[2]}"] = count
         return known
@@ -42,9 +44,9 @@ class LogLedger:
             stored = await self._jetstream.direct_last(subjects.LOGS_STREAM, subject)
             if stored is not None:
                 chunk: dict[str, Any] = codec.decode(stored.data, headers=stored.headers)
-                self._stored[key] = int(chunk["n"]) + 1
+                self._stored.setdefault(key, {})[attempt.node] = int(chunk["n"]) + 1
         except (Unavailable, ProtocolError, KeyError, TypeError, ValueError):
             # The next beat asks again.
             return
         finally:
-            del self._asking[key]
+            del self._asking[key, attempt.node]

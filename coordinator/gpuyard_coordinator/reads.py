@@ -93,9 +93,10 @@ def live_job(
 ) -> JobView:
     """A job that is not over, at its position in line; `told` are the code and the message of its
     verdict, None where it has none or nobody knows; what holds it up comes before."""
-    attempt = job.last
-    node = cluster.nodes.get(attempt.node) if attempt else None
-    index = {uuid: gpu.facts["index"] for uuid, gpu in node.gpus.items()} if node else {}
+    found = (cluster.nodes.get(part.node) for part in (job.last.parts if job.last else ()))
+    nodes = [node for node in found if node is not None]
+    node = next((n for n in nodes if n.state is NodeState.LOST), nodes[0] if nodes else None)
+    index = {uuid: gpu.facts["index"] for node in nodes for uuid, gpu in node.gpus.items()}
     reserved = cluster.reservations.by_job.get(job.key)
     verdict = holdup(cluster, job)
     if verdict is None and told is not None:
@@ -163,6 +164,7 @@ def _listed(job: Job) -> dict[str, Any]:
         "state": job.state,
         "user": job.user,
         "node": last.node if last is not None and job.state is not JobState.QUEUED else None,
+        "nodes": [part.node for part in last.members] if last is not None else [],
         "name": job.name,
         "submitted_at": job.submitted_at,
     }
@@ -183,7 +185,8 @@ def matcher(arguments: Mapping[str, Any]) -> Filter:
     states = set(asked)
     if unknown := states - {str(state) for state in JobState}:
         raise RequestError(f"no such state: {', '.join(sorted(unknown))}", field="state")
-    exact = {key: arguments[key] for key in ("user", "node", "name") if arguments.get(key)}
+    exact = {key: arguments[key] for key in ("user", "name") if arguments.get(key)}
+    node = arguments.get("node")
     since = arguments.get("since")
     if since is not None and not isinstance(since, str):
         raise RequestError("since must be a time in RFC 3339", field="since")
@@ -192,6 +195,8 @@ def matcher(arguments: Mapping[str, Any]) -> Filter:
         if states and view["state"] not in states:
             return False
         if since and view["submitted_at"] < since:
+            return False
+        if node and (not view["node"] or node not in (view["node"], *(view.get("nodes") or ()))):
             return False
         return all(view[key] == value for key, value in exact.items())
 
@@ -310,14 +315,15 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
     bad = fencing.fault(settled, cluster.settings) or dependencies.fault(cluster, event)
     if bad := bad or times.fault(times.settled(settled, now), now):
         raise InvalidJob((bad,))
-    placement = planner.preview(shape)
+    placements = planner.preview(shape)
     rank = Rank(fairshare.priority_of(document), int(spec.get("priority", DEFAULT_PRIORITY)))
     view = why_asked(cluster, Asked(shape, rank, documents.grace_s(spec)), now)
     return {
-        "fits": placement is not None,
-        "node": placement.node if placement else None,
-        "gpus": list(placement.gpus) if placement else [],
-        "verdict": None if placement else view["verdict"],
+        "fits": bool(placements),
+        "node": placements[0].node if placements else None,
+        "nodes": [placement.node for placement in placements],
+        "gpus": [uuid for placement in placements for uuid in placement.gpus],
+        "verdict": None if placements else view["verdict"],
         "notes": [note for note in (event.note, *notes) if note],
         "why": view,
     }

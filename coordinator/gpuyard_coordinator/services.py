@@ -23,7 +23,7 @@ from gpuyard.errors import (
     RequestError,
     UnknownThing,
 )
-from gpuyard.messages import Event, JobDocument
+from gpuyard.messages import AttemptDocument, Event, JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
@@ -337,7 +337,8 @@ class Services:
         return {"v": 1, "job": view}
 
     async def _logs(self, call: Call) -> Body:
-        """Stored chunks of one attempt, oldest first, from the node that ran it alone."""
+        """Stored chunks of one attempt, oldest first, from the node that ran it alone; of a gang's
+        those of the member `rank`, 0 where none is asked for."""
         document = await self._document(call.tenant_asked(), call.text("id"))
         attempts = document["attempts"]
         asked = call.arguments.get("attempt") or (attempts[-1]["attempt"] if attempts else None)
@@ -345,11 +346,12 @@ class Services:
         if attempt is None:
             body: Body = {"v": 1, "attempt": None, "node": None, "items": [], "next": None}
             return body | {"complete": document["ended_at"] is not None}
+        part = _part(attempt, call.arguments.get("rank"))
         place = str(call.arguments.get("cursor") or "1")
         page = await self.bus.jetstream.read_page(
             subjects.LOGS_STREAM,
             subject=subjects.logs(
-                document["tenant"], document["id"], attempt["attempt"], attempt["node"]
+                document["tenant"], document["id"], attempt["attempt"], part["node"]
             ),
             from_sequence=int(place) if place.isdigit() else 1,
             limit=call.number("limit", default=256, most=reads.MAX_PAGE),
@@ -360,7 +362,7 @@ class Services:
         return {
             "v": 1,
             "attempt": attempt["attempt"],
-            "node": attempt["node"],
+            "node": part["node"],
             "items": items,
             "next": None if following is None else str(following),
             "complete": any(item.get("end") for item in items),
@@ -371,6 +373,17 @@ def _key(outcome: Outcome) -> JobKey:
     if outcome.key is None:
         raise RequestError("the yard gave no answer to that")
     return outcome.key
+
+
+def _part(attempt: AttemptDocument, rank: Any) -> AttemptDocument:
+    """The member of a gang's attempt that is asked for; raises RequestError for one it has not."""
+    members = attempt.get("members")
+    if not members:
+        return attempt
+    found = next((m for m in members if m.get("rank") == (rank or 0)), None)
+    if found is None:
+        raise RequestError(f"attempt {attempt['attempt']} has no rank {rank}", field="rank")
+    return found
 
 
 def _chunk(stored: Stored) -> Body | None:

@@ -38,6 +38,9 @@ _AGENT: Final = _SHARED | {
     "unset: found out",
     "simulate": "a number of nodes of 8 simulated GPUs, or a fleet file",
     "labels": "facts of your own, which jobs may ask for; `gpu-*` names are the agent's",
+    "address": "under which other nodes reach this one, for gangs; unset: the one from which it "
+    "speaks to the bus",
+    "gang_ports": "ports at which gangs may meet on this node, as first-last",
     "beat_s": "seconds between two beats",
     "log_limit_mib": "the most that one job's output may take on the bus; more is cut, with a mark",
     "stop_jobs_on_exit": "on SIGTERM end the jobs, with their grace, before leaving",

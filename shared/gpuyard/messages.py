@@ -44,6 +44,18 @@ class StopOrder(TypedDict):
     grace_s: float
 
 
+class GangPlace(TypedDict):
+    """What one member of a gang is told of the gang; it meets the others at (`address`, `port`),
+    where rank 0 is."""
+
+    rank: int
+    size: int
+    address: str
+    port: int
+    may_start: bool
+    """False: the container is made and not started, since others are not as far yet."""
+
+
 class WantedEntry(TypedDict):
     """One attempt that a node shall run, or stop where `stop` is not None.
 
@@ -67,6 +79,8 @@ class WantedEntry(TypedDict):
     fence_s: NotRequired[float | None]
     """The attempt must be over this long after the last renewal of the node's lease, whatever else
     works (`on_partition: stop_after`); None or absent: it goes on while the bus is away."""
+    gang: NotRequired[GangPlace]
+    """The attempt is one member of a gang."""
 
 
 class WantedDocument(TypedDict):
@@ -122,6 +136,8 @@ class AttemptReport(TypedDict):
     """True for a container of ours that no wanted document names."""
     fenced: NotRequired[bool]
     """True while the keeper holds the attempt's fence on its disk: time alone proves its end."""
+    prepared: NotRequired[bool]
+    """True while a gang's member has its container made and waits for the others."""
     wanted: NotRequired[WantedEntry | None]
     """What it was started from, told while the node adopts and no document of the yard's new
     generation names it; None: known, and told with a later beat, since not all fit one message."""
@@ -276,6 +292,17 @@ class AttemptDocument(TypedDict):
     stop: StopOrder | None
     stop_requested_at: str | None
     fenced: NotRequired[bool]
+    members: NotRequired[list["AttemptDocument"]]
+    """Of a gang's attempt, by rank; what it holds is in theirs. The other keys tell of the whole,
+    and `node` is that of rank 0."""
+    meeting: NotRequired[list[Any] | None]
+    """(address, port) where a gang's members meet."""
+    may_start: NotRequired[bool]
+    """Every member of the gang was prepared: all of them start."""
+    ended_by: NotRequired[int | None]
+    """Rank of the member whose end is that of the whole gang; None where none has failed."""
+    rank: NotRequired[int]
+    """Of one member of a gang."""
 
 
 class JobDocument(TypedDict):

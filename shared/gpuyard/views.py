@@ -78,6 +78,8 @@ class JobView(TypedDict):
     queue_position: int | None
     expected_start_at: NotRequired[str | None]
     """Of a queued job for which a node is reserved: when it starts at the latest, RFC 3339."""
+    nodes: NotRequired[list[str]]
+    """Of a gang: the nodes of its members, by rank."""
     spec: NotRequired[dict[str, Any]]
     attempts: NotRequired[list[dict[str, Any]]]
     events: NotRequired[list[Event]]
@@ -195,10 +197,10 @@ def job_view(
     spec = document["spec"]
     last: AttemptDocument | None = document["attempts"][-1] if document["attempts"] else None
     is_holding = document["state"] in HOLDING_STATES
-    held = last["gpus"] if last and is_holding else []
+    held = held_gpus(last) if last and is_holding else []
     requested = spec.get("gpus") or _NO_GPUS
     max_runtime = spec.get("max_runtime")
-    return {
+    view: JobView = {
         "v": 1,
         "id": document["id"],
         "name": spec.get("name"),
@@ -232,6 +234,15 @@ def job_view(
         "queue_position": queue_position,
         "expected_start_at": expected_start_at,
     }
+    if last and "members" in last:
+        is_placed = document["state"] != "queued"
+        view["nodes"] = [member["node"] for member in last["members"]] if is_placed else []
+    return view
+
+
+def held_gpus(attempt: AttemptDocument) -> list[GrantedGpu]:
+    """What an attempt holds, a gang's with all its members."""
+    return [gpu for part in attempt.get("members") or [attempt] for gpu in part["gpus"]]
 
 
 _NO_GPUS: GpusRequested = {
@@ -260,15 +271,25 @@ _ATTEMPT_KEYS = (
 
 def job_detail(view: JobView, document: JobDocument, events: Sequence[Event]) -> JobView:
     """`view` with the three rows that only `gpuyard job` shows."""
-    return view | {  # type: ignore[return-value]  # a TypedDict union of the same keys
-        "spec": document["spec"],
-        "attempts": [
-            {key: attempt[key] for key in _ATTEMPT_KEYS}  # type: ignore[literal-required]
-            | {"fenced": attempt.get("fenced", False)}
-            for attempt in document["attempts"]
-        ],
-        "events": list(events),
-    }
+    attempts = [
+        _attempt(attempt) | {"members": [_member(m) for m in attempt["members"]]}
+        if "members" in attempt
+        else _attempt(attempt)
+        for attempt in document["attempts"]
+    ]
+    return {**view, "spec": document["spec"], "attempts": attempts, "events": list(events)}
+
+
+def _attempt(attempt: AttemptDocument) -> dict[str, Any]:
+    shown = {key: attempt[key] for key in _ATTEMPT_KEYS}  # type: ignore[literal-required]
+    return shown | {"fenced": attempt.get("fenced", False), "gpus": held_gpus(attempt)}
+
+
+def _member(member: AttemptDocument) -> dict[str, Any]:
+    """One member of a gang; `attempt` and `next_allowed_because` are the whole's."""
+    shown = _attempt(member)
+    del shown["attempt"], shown["next_allowed_because"], shown["assigned_at"]
+    return {"rank": member.get("rank"), "state": member["state"]} | shown
 
 
 def gpu_view(

@@ -223,12 +223,15 @@ class FakeRuntime:
         self._check()
         if self.refusal is not None:
             raise self.refusal
-        if launch.key not in self.containers:
+        found = self.containers.get(launch.key)
+        if found is None or found.seen.status is Status.CREATED:
             if launch.image not in self.images:
                 raise RuntimeFailure("no such image", temporary=False, reason="image_not_found")
+            made = replace(seen(), key=launch.key, container_id=launch.container_name)
+            created = replace(made, status=Status.CREATED)
+            self.containers[launch.key] = FakeContainer(created, asyncio.Event(), [])
             await hold(("container", launch.container_name))
             self.starts.append(launch.key)
-            made = replace(seen(), key=launch.key, container_id=launch.container_name)
             made = replace(made, started_at=rfc3339(WALL + self._clock()))
             self.containers[launch.key] = FakeContainer(made, asyncio.Event(), [])
         return self.containers[launch.key].seen

@@ -112,6 +112,8 @@ def node_facts(
     cuda: str = "12.4",
     driver: str = "550.54.14",
     labels: Mapping[str, str] | None = None,
+    address: str | None = "192.0.2.1",
+    gang_ports: tuple[int, int] = (29500, 29999),
 ) -> NodeFacts:
     return {
         "labels": node_labels(
@@ -133,6 +135,8 @@ def node_facts(
         "gpus": gpus,
         "links": links,
         "missing": [],
+        "address": address,
+        "gang_ports": [*gang_ports],
     }
 
 

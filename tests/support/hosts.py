@@ -12,14 +12,16 @@ from tests.support.agents import Agent, change
 from tests.support.yard import Yard
 
 NEVER: Final = -float("inf")
+Container = tuple[AttemptRef, str]
+"""An attempt and the name of the node that has it, since a gang's is on several."""
 
 
 @dataclass(slots=True)
 class Hosts:
     yard: Yard
-    running: dict[AttemptRef, str] = field(default_factory=dict)
+    running: dict[Container, str] = field(default_factory=dict)
     """Containers of the world, and the machine and boot each runs on."""
-    fences: dict[AttemptRef, float] = field(default_factory=dict)
+    fences: dict[Container, float] = field(default_factory=dict)
     """When keepers end what runs, unless its node's lease is renewed before."""
     renewed: dict[str, float] = field(default_factory=dict)
     """When each host's lease was renewed last."""
@@ -44,30 +46,36 @@ class Hosts:
             self.keep()
 
     def start(self, agent: Agent, key: AttemptRef) -> None:
-        """Starts what an agent accepted, unless its fence would be over before it begins."""
+        """Starts what an agent accepted, unless its fence would be over before it begins; a member
+        of a gang is made and waits until the document says that all of them start."""
+        gang = agent.entries[key].get("gang") if key in agent.entries else None
+        if gang is not None and not gang["may_start"]:
+            change(agent.reports[key], state="preparing", prepared=True)
+            return
         fence_s = agent.fences.get(key, float("inf"))
         if self._lease_of(agent) + fence_s <= self.yard.mono:
             return
         at = self.yard.now.at
         change(agent.reports[key], state="running", started_at=at, container_id="c")
-        self.running[key] = host_of(agent)
+        change(agent.reports[key], prepared=False)
+        self.running[key, agent.name] = host_of(agent)
         self.arm(agent)
 
     def arm(self, agent: Agent) -> None:
         """Hands the keeper of a host the fences of what runs there, counted from its lease."""
         for key, fence_s in agent.fences.items():
-            if self.running.get(key) == host_of(agent) and agent.self_stop:
-                self.fences[key] = self._lease_of(agent) + fence_s
+            if self.running.get((key, agent.name)) == host_of(agent) and agent.self_stop:
+                self.fences[key, agent.name] = self._lease_of(agent) + fence_s
 
     def keep(self) -> None:
         """Keepers end what is due on any host, heard of or not."""
-        for key, due in list(self.fences.items()):
+        for container, due in list(self.fences.items()):
             if self.yard.mono < due:
                 continue
-            del self.fences[key]
-            host = self.running.pop(key, None)
+            del self.fences[container]
+            host = self.running.pop(container, None)
             for agent in self.yard.agents.values():
-                report = agent.reports.get(key)
+                report = agent.reports.get(container[0])
                 if host_of(agent) == host and report is not None:
                     change(report, state="ended", reason="node_lost", ended_at=self.yard.now.at)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from gpuyard import codec, subjects
 from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
 from gpuyard.model.ids import JobKey
-from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, JobState
+from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, AttemptState, JobState
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import (
     documents,
@@ -102,8 +102,9 @@ def check_limits(cluster: Cluster, job: Job) -> None:
         return
     held = [j for j in cluster.jobs.values() if j.tenant == job.tenant]
     attempts = [j.last for j in held if j.state in HOLDING_STATES and j.last]
-    milli = sum(gpu["milli"] for attempt in attempts for gpu in attempt.gpus)
-    memory_mib = sum(attempt.gpu_memory_mib for attempt in attempts)
+    parts = [p for j in held if j.last for p in j.last.parts if ledger.is_held(cluster, j, p)]
+    milli = sum(gpu["milli"] for part in parts for gpu in part.gpus)
+    memory_mib = sum(part.gpu_memory_mib for part in parts)
     own = sum(gpu["milli"] for gpu in job.last.gpus)
     limits, most_each = document["limits"], document["per_job"]["max_gpus"]
     for most, used, added in (
@@ -117,12 +118,13 @@ def check_limits(cluster: Cluster, job: Job) -> None:
 
 def check_neighbours(cluster: Cluster, job: Job) -> None:
     """A job has just been put beside another tenant's on a GPU only where both allow it."""
-    for granted in job.last.gpus if job.last else ():
-        gpu = cluster.nodes[job.last.node].gpus[granted["uuid"]] if job.last else None
-        tenants = {tenant for tenant, _, _ in gpu.grants} if gpu else set()
-        found = [cluster.tenants.get(tenant) or {} for tenant in {*tenants, job.tenant}]
-        is_open = all(document.get("share_across_tenants") for document in found)
-        assert tenants == {job.tenant} or is_open, tenants
+    for part in job.last.parts if job.last else ():
+        for granted in part.gpus:
+            gpu = cluster.nodes[part.node].gpus[granted["uuid"]]
+            tenants = {tenant for tenant, _, _ in gpu.grants}
+            found = [cluster.tenants.get(tenant) or {} for tenant in {*tenants, job.tenant}]
+            is_open = all(document.get("share_across_tenants") for document in found)
+            assert tenants == {job.tenant} or is_open, tenants
 
 
 @dataclass(slots=True)
@@ -201,14 +203,17 @@ def _check_dependants(cluster: Cluster) -> None:
 
 def _check_holding(cluster: Cluster, *, is_restored: bool) -> None:
     """Jobs that hold, attempts on nodes and grants on GPUs are three views of one thing."""
-    holding = set()
+    holding = []
     for key, job in cluster.jobs.items():
         assert not job.state.is_final
         if job.state in HOLDING_STATES:
             assert job.last is not None
-            holding.add((*key, job.last.number))
-    on_nodes = [ref for node in cluster.nodes.values() for ref in node.attempts]
+            parts = [part for part in job.last.parts if part.state is not AttemptState.ENDED]
+            holding += [(part.node, *key, job.last.number) for part in parts]
+            _check_gang(cluster, job, is_restored=is_restored)
+    on_nodes = [(name, *ref) for name, node in cluster.nodes.items() for ref in node.attempts]
     assert sorted(on_nodes) == sorted(holding)
+    _check_ports(cluster)
     for node in cluster.nodes.values():
         for uuid, gpu in node.gpus.items():
             granted = {
@@ -221,12 +226,51 @@ def _check_holding(cluster: Cluster, *, is_restored: bool) -> None:
                 assert len(granted) == 1, "a whole GPU is granted to one attempt at a time"
 
 
+def _check_gang(cluster: Cluster, job: Job, *, is_restored: bool) -> None:
+    """All or nothing: members on different nodes, as many as asked for, each holding until it is
+    over, and once one has failed on their way to an end."""
+    whole = job.last
+    assert whole is not None
+    if job.shape.nodes == 1:
+        assert not whole.members
+        return
+    assert is_restored or [m.rank for m in whole.members] == list(range(job.shape.nodes))
+    assert len({member.node for member in whole.members}) == len(whole.members)
+    left = [part for part in whole.members if part.state is not AttemptState.ENDED]
+    assert left, "an attempt of which nothing holds is over"
+    assert all(ledger.is_held(cluster, job, part) for part in left)
+    over = [part for part in whole.members if part.state is AttemptState.ENDED]
+    has_failed = any(part.reason != "exited" or part.exit_code != 0 for part in over)
+    assert has_failed == (whole.ended_by is not None)
+    if has_failed:
+        assert job.state is JobState.STOPPING and all(part.stop for part in left)
+    if not whole.may_start and not is_restored:
+        assert all(part.started_at is None for part in whole.members), "started before the others"
+
+
+def _check_ports(cluster: Cluster) -> None:
+    """A gang has its port for as long as rank 0 holds, and no other has the same."""
+    held = [
+        job.last.meeting
+        for job in cluster.jobs.values()
+        if job.state in HOLDING_STATES and job.last and job.last.meeting
+        for part in job.last.members
+        if part.rank == 0 and ledger.is_held(cluster, job, part)
+    ]
+    known = {(address, port) for address, ports in cluster.gang_ports.items() for port in ports}
+    assert len(held) == len(set(held)) and set(held) == known
+
+
 def _check_use(cluster: Cluster) -> None:
     """A tenant's use is what its attempts hold; waiting jobs are counted by tenant."""
     milli: Counter[str] = Counter()
+    running: Counter[str] = Counter()
     for job in cluster.jobs.values():
         if job.state in HOLDING_STATES and job.last is not None:
-            milli[job.tenant] += sum(gpu["milli"] for gpu in job.last.gpus)
+            held = [part for part in job.last.parts if ledger.is_held(cluster, job, part)]
+            milli[job.tenant] += sum(gpu["milli"] for part in held for gpu in part.gpus)
+            running[job.tenant] += 1
+    assert {t: use[2] for t, use in _use(cluster).items()} == {t: running[t] for t in _use(cluster)}
     assert {t: use[0] for t, use in _use(cluster).items()} == {t: milli[t] for t in _use(cluster)}
     waiting = Counter(job.tenant for job in cluster.jobs.values() if job.state is JobState.QUEUED)
     assert +cluster.queue.waiting == waiting
@@ -254,38 +298,45 @@ def _check_attempts(job: Job, *, is_restored: bool) -> None:
     over = job.attempts[:-1] if job.state in HOLDING_STATES else job.attempts
     assert all(attempt.reason and attempt.ended_at for attempt in over)
     assert all(attempt.next_allowed_because for attempt in over)
-    if job.state in HOLDING_STATES:
+    if job.state in HOLDING_STATES and job.attempts[-1].ended_by is None:
         assert job.attempts[-1].reason is None
 
 
 def _comparable(job: Job) -> Job:
     """Without what is a leader's own: when a document first named an attempt, the last pull, the
     memory that its grant stands for, and what its monotonic clock told."""
+    return replace(job, attempts=[_without_own(attempt) for attempt in job.attempts])
+
+
+def _without_own(attempt: Attempt) -> Attempt:
     own = Attempt(0, "", "", "", 0, [], "")
     return replace(
-        job,
-        attempts=[
-            replace(
-                attempt,
-                introduced=own.introduced,
-                pull_reported=own.pull_reported,
-                gpu_memory_mib=own.gpu_memory_mib,
-                running_since=None,
-                silent_since=None,
-                silent_at=None,
-            )
-            for attempt in job.attempts
-        ],
+        attempt,
+        introduced=own.introduced,
+        pull_reported=own.pull_reported,
+        gpu_memory_mib=own.gpu_memory_mib,
+        running_since=None,
+        silent_since=None,
+        silent_at=None,
+        is_prepared=False,
+        members=[_without_own(member) for member in attempt.members],
     )
 
 
 def _stored(job: Job) -> Job:
     job = _comparable(job)
-    attempts = [
-        replace(attempt, state=None, usage=None, log_chunks=0, container_id=None)
-        for attempt in job.attempts
-    ]
-    return replace(job, attempts=attempts)
+    return replace(job, attempts=[_without_repeated(attempt) for attempt in job.attempts])
+
+
+def _without_repeated(attempt: Attempt) -> Attempt:
+    return replace(
+        attempt,
+        state=None,
+        usage=None,
+        log_chunks=0,
+        container_id=None,
+        members=[_without_repeated(member) for member in attempt.members],
+    )
 
 
 def _book(cluster: Cluster, name: str) -> object:

@@ -141,7 +141,8 @@ class Yard:
         **facts_of: Any,
     ) -> Agent:
         """A host joins with `gpus` of one model or these `cards`; unless told otherwise it has
-        beaten until it takes work. `facts_of` are its `cuda`, `driver` and `labels`."""
+        beaten until it takes work. `facts_of` are its `cuda`, `driver`, `labels`, `address` and
+        `gang_ports`."""
         cards = cards or [RTX_4090] * gpus
         gpus_of = devices(name, cards)
         facts = node_facts(
@@ -149,7 +150,7 @@ class Yard:
             cpus=cpus,
             memory_mib=memory_mib,
             links=links or [],
-            **facts_of,
+            **{"address": f"{name}.test"} | facts_of,
         )
         agent = Agent(name, facts, machine_id=f"machine-{name}")
         agent.samples = [gpu_sample(gpu["uuid"]) for gpu in gpus_of]
@@ -231,9 +232,11 @@ class Yard:
         for placement in plan.placements:
             job = self.cluster.jobs[placement.tenant, placement.job]
             assert explain.binding_limit(self.cluster, job.shape) is None
-            node = self.cluster.nodes[placement.node]
-            verdict = filters.why_not(node, job.shape, self.cluster.settings)
-            assert verdict is None, (job.key, verdict)
+            assert len(dict(placement.places)) == len(placement.places) == job.shape.nodes
+            for name, _ in placement.places:
+                node = self.cluster.nodes[name]
+                verdict = filters.why_not(node, job.shape, self.cluster.settings)
+                assert verdict is None, (job.key, verdict)
             self._apply(placement, effects)
             soundness.check_limits(self.cluster, job)
             soundness.check_neighbours(self.cluster, job)
@@ -303,15 +306,17 @@ class Yard:
 
     # What agents do with an attempt of theirs.
 
-    def report(self, id: str = "j", *, tenant: str = TENANT, **changes: Any) -> None:
-        """The node that holds the job says `changes` of its attempt with its next beat."""
-        attempt = self.attempt(id, tenant=tenant)
+    def report(self, id: str = "j", *, tenant: str = TENANT, rank: int = 0, **changes: Any) -> None:
+        """The node that holds the job, or this member of a gang, says `changes` of its attempt with
+        its next beat."""
+        attempt = self.attempt(id, tenant=tenant).parts[rank]
         report = self.agents[attempt.node].reports[tenant, id, attempt.number]
         change(report, **changes)
         self.beat(attempt.node)
 
-    def start(self, id: str = "j", *, tenant: str = TENANT) -> None:
-        self.report(id, tenant=tenant, state="running", started_at=self.now.at, container_id="c1")
+    def start(self, id: str = "j", *, tenant: str = TENANT, rank: int = 0) -> None:
+        how = {"state": "running", "started_at": self.now.at, "container_id": "c1"}
+        self.report(id, tenant=tenant, rank=rank, **how)
 
     def end(
         self,
@@ -321,11 +326,13 @@ class Yard:
         reason: str = "exited",
         exit_code: int | None = None,
         message: str | None = None,
+        rank: int = 0,
     ) -> None:
         """The attempt is over, as its agent tells it."""
         self.report(
             id,
             tenant=tenant,
+            rank=rank,
             state="ended",
             reason=reason,
             exit_code=exit_code,

@@ -82,6 +82,7 @@ def _is_entry(entry: Mapping[str, Any]) -> bool:
         and all(_is_grant(gpu) for gpu in entry["gpus"])
         and _is_stop(entry.get("stop"))
         and _is_fence(entry.get("fence_s"))
+        and _is_gang(entry.get("gang"))
     )
 
 
@@ -101,6 +102,15 @@ def _is_grant(gpu: object) -> bool:
 def _is_fence(fence_s: object) -> bool:
     is_number = isinstance(fence_s, int | float) and not isinstance(fence_s, bool)
     return fence_s is None or (is_number and 0 < cast(float, fence_s) < _LONGEST_FENCE_S)
+
+
+def _is_gang(gang: object) -> bool:
+    return gang is None or (
+        isinstance(gang, Mapping)
+        and all(type(gang.get(name)) is int for name in ("rank", "size", "port"))
+        and isinstance(gang.get("address"), str)
+        and isinstance(gang.get("may_start"), bool)
+    )
 
 
 def _is_stop(stop: object) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from gpuyard.messages import GrantedGpu, WantedEntry
+from gpuyard.messages import GangPlace, GrantedGpu, WantedEntry
 from gpuyard.model.node import GpuInjection
 from gpuyard.model.quantities import parse_duration_s
 
@@ -98,8 +98,10 @@ class LaunchContext:
     """When max_runtime will be over if it starts now; RFC 3339."""
 
 
-def container_name(yard: str, key: AttemptKey) -> str:
-    return f"gpuyard-{yard}-{key.tenant}-{key.job}-{key.attempt}"
+def container_name(yard: str, key: AttemptKey, gang: GangPlace | None = None) -> str:
+    """With the rank of a gang's member, since the engines of two nodes may be one."""
+    name = f"gpuyard-{yard}-{key.tenant}-{key.job}-{key.attempt}"
+    return name if gang is None else f"{name}-{gang['rank']}"
 
 
 def launch_of(entry: WantedEntry, context: LaunchContext) -> Launch:
@@ -110,7 +112,7 @@ def launch_of(entry: WantedEntry, context: LaunchContext) -> Launch:
     sim = {name: value for name, value in labels.items() if name.startswith("sim.")}
     return Launch(
         key=key,
-        container_name=container_name(context.yard, key),
+        container_name=container_name(context.yard, key, entry.get("gang")),
         labels=labels | _own_labels(entry, context),
         image=spec["image"],
         pull=spec.get("pull") or "missing",
@@ -131,7 +133,7 @@ def launch_of(entry: WantedEntry, context: LaunchContext) -> Launch:
         tmpfs=dict(spec.get("tmpfs") or {}),
         ulimits=_ulimits(spec, has_gpus),
         network=spec.get("network") or "bridge",
-        ports=tuple(spec.get("ports") or ()),
+        ports=(*(spec.get("ports") or ()), *_meeting_port(entry)),
         stop_grace_s=parse_duration_s(str(spec.get("stop_grace") or "30s")),
         sim=sim,
     )
@@ -181,7 +183,29 @@ def _environment(entry: WantedEntry, context: LaunchContext) -> dict[str, str]:
         env["GPUYARD_ARRAY_TASK"] = task
     if context.deadline is not None:
         env["GPUYARD_DEADLINE"] = context.deadline
-    return env
+    return env | _gang_env(entry.get("gang"))
+
+
+def _gang_env(gang: GangPlace | None) -> dict[str, str]:
+    """One process a container, as far as the yard knows: what starts more of them per node, as
+    torchrun does, takes these for its own nodes."""
+    if gang is None:
+        return {}
+    return {
+        "RANK": str(gang["rank"]),
+        "WORLD_SIZE": str(gang["size"]),
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": gang["address"],
+        "MASTER_PORT": str(gang["port"]),
+    }
+
+
+def _meeting_port(entry: WantedEntry) -> tuple[str, ...]:
+    """On a network of its own rank 0 is met at its node's address all the same."""
+    gang = entry.get("gang")
+    if gang is None or gang["rank"] != 0 or entry["spec"].get("network") == "host":
+        return ()
+    return (f"{gang['port']}:{gang['port']}",)
 
 
 def _shm_mib(spec: Mapping[str, Any], has_gpus: bool) -> int | None:

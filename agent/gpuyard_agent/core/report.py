@@ -51,6 +51,8 @@ def report(attempt: Attempt, usage: AttemptUsage | None) -> AttemptReport:
     }
     if attempt.fence is not None:
         told["fenced"] = attempt.is_held
+    if attempt.at_gate:
+        told["prepared"] = True
     if attempt.former is not None:
         told["wanted"] = attempt.former
     return told

@@ -105,6 +105,8 @@ class Attempt:
     prepared: bool = False
     image_vanished: bool = False
     """It was made present and was gone at the create; that is mended once."""
+    at_gate: bool = False
+    """A member of a gang whose container is made, and that waits for the others in mid-launch."""
     pull: PullProgress | None = None
     retry_at: float = NEVER
     failing_since: float | None = None
@@ -140,6 +142,8 @@ class Memory:
     docker_version: str | None = None
     gpu_injection: str | None = None
     """What the engine said of itself last: a restart must not look like a change of the node."""
+    address: str | None = None
+    """Under which other nodes reached this one last; the same holds for it."""
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
 
     def apply(self, record: Mapping[str, Any]) -> None:
@@ -158,6 +162,7 @@ class Memory:
             "digest": self.facts_digest,
             "docker": self.docker_version,
             "injection": self.gpu_injection,
+            "address": self.address,
         }
         if self.token is not None:
             yield {"k": "token", "token": list(self.token)}
@@ -296,6 +301,7 @@ def _token(memory: Memory, record: Mapping[str, Any]) -> None:
 def _generation(memory: Memory, record: Mapping[str, Any]) -> None:
     memory.generation, memory.facts_digest = record["n"], record["digest"]
     memory.docker_version, memory.gpu_injection = record["docker"], record["injection"]
+    memory.address = record.get("address")
 
 
 def _adopting(memory: Memory, record: Mapping[str, Any]) -> None:

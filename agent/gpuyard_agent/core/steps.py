@@ -15,7 +15,8 @@ Rules of this file:
 5. Nothing is started but while the node's lease lives: the yard may have decided anew since. What
    must end without the lease is armed first, and ends here too when its fence is over; whether the
    keeper came first is asked before such an end is judged.
-6. While a step is in flight (`busy`) the only other step is to abandon a preparation.
+6. While a step is in flight (`busy`) the only other step is to abandon a preparation, or the wait
+   of a gang's member for the others, which a launch ends in before it starts anything.
 """
 
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class AbandonPrepare:
-    """Cancel the preparation in flight."""
+    """Cancel the preparation, or the wait for a gang's other members, in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def next_step(want: WantedEntry | None, seen: Attempt, here: Here, now: float) -
     """The next step of an attempt, or None while there is nothing to do; see the module's rules."""
     if seen.busy is not None:
         is_dropped = not here.adopting if want is None else want["stop"] is not None
-        if seen.busy == "prepare" and (is_dropped or here.stopping):
+        if (seen.busy == "prepare" or seen.at_gate) and (is_dropped or here.stopping):
             return AbandonPrepare()
         return None
     if want is not None and not seen.accepted and seen.container is not None:
@@ -293,6 +294,12 @@ def _before_start(want: WantedEntry | None, seen: Attempt, here: Here, now: floa
     if here.stopping or now < seen.retry_at or (seen.launched is not None and seen.absences):
         return None
     return _start(want, seen, here, now)
+
+
+def must_wait(seen: Attempt) -> bool:
+    """True for a member of a gang of which another one is not prepared yet."""
+    gang = None if seen.entry is None else seen.entry.get("gang")
+    return gang is not None and not gang["may_start"]
 
 
 def may_start(seen: Attempt, here: Here, now: float) -> bool:

@@ -22,6 +22,8 @@ def node_facts(
     own_labels: Mapping[str, str],
     cpus: float | None,
     memory_mib: int | None,
+    address: str | None = None,
+    gang_ports: tuple[int, int] = (29500, 29999),
     sharing: Literal["none", "mps"] = "none",
 ) -> NodeFacts:
     """The facts that a node publishes; what is unknown is None and named in `missing`."""
@@ -50,4 +52,6 @@ def node_facts(
         "gpus": probe_result["gpus"],
         "links": probe_result["links"],
         "missing": missing,
+        "address": address,
+        "gang_ports": [*gang_ports],
     }

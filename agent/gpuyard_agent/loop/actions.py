@@ -36,8 +36,9 @@ from gpuyard_agent.core.times import epoch_s, rfc3339
 from gpuyard_agent.core.usage import UsageMeter, milli_of
 from gpuyard_agent.gpus.injection import device_nodes
 from gpuyard_agent.journal import JournalError
+from gpuyard_agent.loop.gate import Gate
 from gpuyard_agent.loop.shipping import Shipping
-from gpuyard_agent.runtime import Exit, Seen, Status
+from gpuyard_agent.runtime import Exit, Reach, Seen, Status
 
 if TYPE_CHECKING:
     from gpuyard_agent.loop.node import NodeAgent
@@ -66,10 +67,12 @@ class Actions:
         self._timers: dict[AttemptKey, float] = {}
         self._measured_at = node.now()
         self.shipping = Shipping(node, publish_chunk)
+        self._gate = Gate(node.changed)
 
     def advance(self, attempt: Attempt, here: steps.Here) -> None:
         """Takes the steps that are due, up to the first that needs time."""
         now = self._node.now()
+        self._gate.look(attempt)
         while (step := steps.next_step(attempt.entry, attempt, here, now)) is not None:
             if not self._take(attempt, step):
                 break
@@ -227,10 +230,11 @@ class Actions:
             self._perform(attempt, "launch", self._start(attempt))
 
     async def _start(self, attempt: Attempt) -> None:
-        fences = self._node.fences
-        seen = await self._node.engine.runtime.launch(
-            self._launch(attempt), lambda reach: fences.hold(attempt, reach)
-        )
+        async def hold(reach: Reach) -> None:
+            await self._gate.passed(attempt)
+            await self._node.fences.hold(attempt, reach)
+
+        seen = await self._node.engine.runtime.launch(self._launch(attempt), hold)
         attempt.failing_since = attempt.failure = None
         attempt.container, attempt.absences = seen, 0
         attempt.confirmed_at = self._node.now()

@@ -22,7 +22,7 @@ from gpuyard_agent.loop.inventory import Description, EngineFacts, Inventory
 from gpuyard_agent.loop.keeping import HostKeeper, Keeper
 from gpuyard_agent.loop.node import NodeParts
 from gpuyard_agent.runtime import Runtime
-from gpuyard_agent.settings import AgentSettings, SettingsError
+from gpuyard_agent.settings import AgentSettings, SettingsError, port_range
 from gpuyard_agent.simulated_runtime import SimulatedRuntime, Timers
 
 LARGE_FLEET: Final = 20
@@ -195,6 +195,8 @@ class _Factories:
             labels=labels,
             gpu_injection=cast(GpuInjection, injection),
             docker_version=memory.docker_version if self.runtime == "docker" else None,
+            address=self._shared.settings.address or memory.address,
+            gang_ports=port_range(self._shared.settings.gang_ports),
         )
 
     def parts(self, name: str, journal: Journal, inventory: Inventory, memory: Memory) -> NodeParts:

@@ -42,6 +42,10 @@ class Description:
     docker_version: str | None = None
     driver: DriverMounts = NO_MOUNTS
     """What a container needs of the driver where nothing else brings it."""
+    address: str | None = None
+    """Under which other nodes reach this one."""
+    gang_ports: tuple[int, int] = (29500, 29999)
+    """First and last of the ports at which gangs may meet here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class Inventory:
             own_labels=about.labels,
             cpus=about.cpus,
             memory_mib=about.memory_mib,
+            address=about.address,
+            gang_ports=about.gang_ports,
         )
         if facts == self.facts:
             return False
@@ -116,6 +122,11 @@ class Inventory:
         self.digest = digest
         self.generation += 1
         return True
+
+    def locate(self, address: str | None) -> bool:
+        """Takes the address under which this host is reached; True where that changed the facts."""
+        self.description.address = address or self.description.address
+        return self.refresh()
 
     def reasons(self) -> Iterable[NodeReason]:
         """Why the node or one of its GPUs takes no work; a host without a driver has no fault."""

@@ -350,6 +350,11 @@ class NodeAgent:
             self.on_facts()
         self.actions.measure(self.inventory.by_uuid)
 
+    def locate(self, address: str | None) -> None:
+        """Learns under which address other nodes reach this one; None says nothing."""
+        if self.inventory.locate(address):
+            self.on_facts()
+
     def on_facts(self) -> None:
         if self.inventory.digest != self.memory.facts_digest:
             self.write(self._generation_record())
@@ -364,6 +369,7 @@ class NodeAgent:
             "digest": inventory.digest,
             "docker": about.docker_version,
             "injection": about.gpu_injection,
+            "address": about.address,
         }
 
     def _own(self) -> OwnProcesses:

@@ -13,6 +13,7 @@ from gpuyard.errors import BusTooOld, Unavailable
 from gpuyard_agent.core.fence import stop_grace_s
 from gpuyard_agent.core.state import Memory
 from gpuyard_agent.link import Link
+from gpuyard_agent.loop.address import source_address
 from gpuyard_agent.loop.host import Clock
 from gpuyard_agent.loop.keeping import HostKeeper
 from gpuyard_agent.loop.node import NodeAgent, NodeParts
@@ -94,6 +95,7 @@ class AgentProcess:
                     credentials=self._settings.credentials,
                     ca=self._settings.ca,
                 )
+                await self._locate(self._bus.url)
                 await self.link.attach(self._bus)
                 break
             except BusTooOld:
@@ -108,6 +110,13 @@ class AgentProcess:
             await asyncio.sleep(_CONNECT_AGAIN_S)
         log.info("connected", bus=self._bus.url, nodes=len(names))
         await asyncio.Event().wait()
+
+    async def _locate(self, url: str) -> None:
+        """Before the first beat, which tells it."""
+        if self._settings.address is None:
+            address = await asyncio.to_thread(source_address, url)
+            for node in self.nodes:
+                node.locate(address)
 
     async def _sample(self) -> None:
         """Reads each node's GPUs once per beat interval, a share of them at each tick."""

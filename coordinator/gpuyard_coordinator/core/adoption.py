@@ -21,7 +21,15 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard_coordinator.core import documents, fairshare, ledger, lifecycle, setaside, waiting
+from gpuyard_coordinator.core import (
+    documents,
+    fairshare,
+    gang_adoption,
+    ledger,
+    lifecycle,
+    setaside,
+    waiting,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -187,9 +195,10 @@ def _take(
     effects: Effects,
 ) -> None:
     """An attempt with a higher number than any known one; every other is over or elsewhere."""
-    if report["attempt"] < job.next_number:
+    is_late = gang_adoption.is_late(job, node, report, wanted)
+    if report["attempt"] < job.next_number and not is_late:
         return
-    if job.state in HOLDING_STATES:
+    if job.state in HOLDING_STATES and not is_late:
         _supersede(cluster, job, node, report["attempt"], now, effects)
     is_own = wanted is not None and wanted["spec_sha256"] == job.spec_sha256
     attempt = Attempt(
@@ -203,7 +212,16 @@ def _take(
         stop=wanted["stop"] if wanted and is_own else None,
     )
     attempt.stop_requested_at = now.at if attempt.stop else None
-    lifecycle.begin_attempt(cluster, job, node, attempt, now=now, effects=effects)
+    if wanted is not None and "gang" in wanted:
+        whole = gang_adoption.begin(node, wanted, attempt)
+        if is_late:
+            gang_adoption.join(cluster, node, job, attempt, effects)
+        else:
+            lifecycle.begin_attempt(cluster, job, whole, now=now, effects=effects)
+        _tell(job, node, attempt, now, effects)
+        gang_adoption.end(cluster, job, attempt, report, now, effects)
+        return
+    lifecycle.begin_attempt(cluster, job, attempt, now=now, effects=effects)
     _tell(job, node, attempt, now, effects)
     is_void = attempt.boot_id != node.boot_id and report["state"] in _NOT_STARTED
     if is_own and not is_void:
@@ -271,9 +289,12 @@ def _supersede(
     attempt.ended_at = now.at
     fairshare.settle(cluster, job.tenant, now)
     effects.shares.add(job.tenant)
-    ledger.release(cluster, cluster.nodes[attempt.node], job, attempt)
-    effects.wanted.add(attempt.node)
-    setaside.take_end(cluster, job, attempt, is_stale=False, now=now, effects=effects)
+    for part in attempt.parts:
+        if ledger.is_held(cluster, job, part):
+            part.state, part.reason, part.ended_at = attempt.state, attempt.reason, now.at
+            ledger.release(cluster, cluster.nodes[part.node], job, part)
+            effects.wanted.add(part.node)
+            setaside.take_end(cluster, job, part, is_stale=False, now=now, effects=effects)
     job.started_at = None
     lifecycle.move(job, JobState.QUEUED)
     data = {"reason": attempt.reason, "not_before": None}

@@ -106,6 +106,9 @@ def _carry_out(
     """What the planner decided."""
     job = cluster.jobs[event.tenant, event.job]
     if isinstance(event, Assigned):
+        if event.others:
+            lifecycle.assign_gang(cluster, job, event.places, now=now, effects=effects)
+            return
         node = cluster.nodes[event.node]
         lifecycle.assign(cluster, job, node, event.gpus, now=now, effects=effects)
         return

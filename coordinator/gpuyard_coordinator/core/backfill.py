@@ -50,19 +50,33 @@ def _since(at: str | None, now: Now) -> float:
 def earliest(shape: Shape, sites: Iterable[Site], now: Now) -> Prospect | None:
     """Where a job can start first, and when; of nodes where nobody knows, the one that lacks the
     fewest ends. None where no end helps."""
-    bounds = [bound for site in sites if (bound := _bound(site, shape, now)) is not None]
-    bounds.sort(key=lambda bound: (bound.at, bound.count, bound.site.node.name))
     best: Prospect | None = None
-    for bound in bounds[:_MOST_TRIES]:
+    for bound in _bounds(shape, sites, now)[:_MOST_TRIES]:
         if best is not None and bound.at >= best.start:
             break
-        count = needed(bound.site, shape, bound.jobs)
-        if not count:
-            continue  # with 0 it has room, and something other than room is in the way
-        start = bound.ends[count - 1]
-        if best is None or start < best.start:
-            best = Prospect(bound.site.node.name, start)
+        prospect = _prospect(bound, shape)
+        if prospect is not None and (best is None or prospect.start < best.start):
+            best = prospect
     return best
+
+
+def prospects(shape: Shape, sites: Iterable[Site], now: Now) -> list[Prospect]:
+    """When each node can take one member of a gang, of as many nodes as it may need and some more,
+    those first where counting promises most."""
+    most = shape.nodes + _MOST_TRIES
+    tried = (_prospect(bound, shape) for bound in _bounds(shape, sites, now)[:most])
+    return [prospect for prospect in tried if prospect is not None]
+
+
+def _bounds(shape: Shape, sites: Iterable[Site], now: Now) -> "list[_Bound]":
+    bounds = [bound for site in sites if (bound := _bound(site, shape, now)) is not None]
+    return sorted(bounds, key=lambda bound: (bound.at, bound.count, bound.site.node.name))
+
+
+def _prospect(bound: "_Bound", shape: Shape) -> Prospect | None:
+    """None where it has room, so that something other than room is in the way, or gets none."""
+    count = needed(bound.site, shape, bound.jobs)
+    return Prospect(bound.site.node.name, bound.ends[count - 1]) if count else None
 
 
 @dataclass(frozen=True, slots=True)

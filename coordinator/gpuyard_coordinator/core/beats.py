@@ -4,13 +4,13 @@ Order is (boot, agent start, seq); liveness is the coordinator's own receive tim
 attempt proves its end only in a beat whose `applied` covers the document that introduced it.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from gpuyard.messages import STALE_INVENTORY, Applied, AttemptReport, Beat
+from gpuyard.messages import Applied, AttemptReport, Beat
 from gpuyard.model.node import GpuSample
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState, NodeState
-from gpuyard_coordinator.core import adoption, fencing, filters, ledger, lifecycle, setaside
+from gpuyard_coordinator.core import adoption, fencing, filters, gangs, ledger, lifecycle, setaside
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -289,6 +289,8 @@ def _take_report(
     before = attempt.image_digest, attempt.started_at
     attempt.image_digest = report["image_digest"] or attempt.image_digest
     attempt.started_at = report["started_at"] or attempt.started_at
+    attempt.is_prepared = bool(report.get("prepared"))
+    gangs.take_report(cluster, job, attempt, effects)
     if state is AttemptState.ENDED:
         _take_end(cluster, beat, job, attempt, report, now=now, effects=effects)
         return
@@ -312,13 +314,19 @@ def _take_progress(
         if target is JobState.RUNNING:
             job.started_at = job.started_at or attempt.started_at
         data = {} if target is not JobState.STOPPING else {"reason": report["reason"]}
+        data = data | _whose(attempt)
         effects.emit(job, _KIND_OF[target], now, message=report["message"], data=data)
     pull = report["pull"]
     if pull is None or job.state is not JobState.PREPARING:
         return
     if pull["done_bytes"] - attempt.pull_reported >= PULL_STEP_BYTES:
         attempt.pull_reported = pull["done_bytes"]
-        effects.emit(job, EventKind.PULLING, now, data=dict(pull))
+        effects.emit(job, EventKind.PULLING, now, data=dict(pull) | _whose(attempt))
+
+
+def _whose(attempt: Attempt) -> dict[str, Any]:
+    """Which member of a gang something is told of; nothing for any other attempt."""
+    return {} if attempt.rank is None else {"rank": attempt.rank, "node": attempt.node}
 
 
 def _take_end(
@@ -337,11 +345,6 @@ def _take_end(
         reason = EndReason.RUNTIME_ERROR
     if attempt.started_at is not None and job.started_at is None:
         job.started_at = attempt.started_at
-    is_stale = (
-        reason is EndReason.RUNTIME_ERROR
-        and attempt.started_at is None
-        and (report["message"] or "").startswith(STALE_INVENTORY)
-    )
     lifecycle.end_attempt(
         cluster,
         job,
@@ -352,5 +355,4 @@ def _take_end(
         ended_at=report["ended_at"],
         now=now,
         effects=effects,
-        is_stale=is_stale,
     )

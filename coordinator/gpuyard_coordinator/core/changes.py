@@ -5,6 +5,7 @@ Every change offered was tried on the books first: with it, and it alone, the jo
 were no other waiting job before it; one that is `all_of` several says so. Work is bounded: at most a few looks at each node.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +36,8 @@ def changes(cluster: Cluster, asked: Asked, found: Explanation, now: Now) -> lis
     """At most `MOST_CHANGES`: what the submitter can do, then what waiting does, then operators."""
     if found.code is V.WAITING_TURN:
         return []
+    if asked.shape.nodes > 1:
+        return list(_fewer_nodes(cluster, asked.shape))
     return list(islice(_changes(cluster, asked, found, now), MOST_CHANGES))
 
 
@@ -60,7 +63,18 @@ def _changes(cluster: Cluster, asked: Asked, found: Explanation, now: Now) -> It
 
 
 def _starts(cluster: Cluster, shape: Shape) -> bool:
-    return any(explain.fits(cluster, node, shape) for node in cluster.nodes.values())
+    takers = (n for n in cluster.nodes.values() if explain.fits(cluster, n, shape))
+    return sum(1 for _ in islice(takers, shape.nodes)) == shape.nodes
+
+
+def _fewer_nodes(cluster: Cluster, shape: Shape) -> Iterator[Change]:
+    """The largest smaller gang that would start: what a smaller one lacks, a larger one lacks."""
+    sizes = range(1, shape.nodes)
+    too_many = bisect_left(sizes, True, key=lambda n: not _starts(cluster, replace(shape, nodes=n)))
+    if too_many:
+        to = sizes[too_many - 1]
+        text = f"ask for {to} node{'' if to == 1 else 's'}"
+        yield {"kind": "ask_less", "field": "nodes", "to": to, "text": text}
 
 
 def _smaller(cluster: Cluster, shape: Shape, refusing: dict[str, NodeVerdict]) -> Iterator[Change]:

@@ -48,6 +48,8 @@ class Cluster:
     """Documents that operators wrote, in their kept form; a tenant without one is not limited."""
     use: dict[str, Use] = field(default_factory=dict)
     """What live jobs hold, by tenant; derived, never stored."""
+    gang_ports: dict[str, set[int]] = field(default_factory=dict)
+    """Ports at which gangs meet, by the address; derived, never stored."""
     history: dict[str, History] = field(default_factory=dict)
     """What each tenant held of late, up to the last change of it."""
     clock_zero_ms: int = 0

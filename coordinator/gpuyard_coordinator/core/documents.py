@@ -19,7 +19,16 @@ from gpuyard.model.states import AttemptState, Scheduling
 from gpuyard.model.verdicts import Verdict
 from gpuyard.model.where import parse
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import Aside, Attempt, AttemptRef, Cordon, Job, Node, Shape
+from gpuyard_coordinator.core.state import (
+    Aside,
+    Attempt,
+    AttemptRef,
+    Cordon,
+    Job,
+    Meeting,
+    Node,
+    Shape,
+)
 
 DEFAULT_GRACE_S: Final = 30.0
 _ENTRY_BYTES: Final = 512
@@ -77,6 +86,7 @@ def shape_of(
         ),
         busy_s=_busy_s(spec),
         mig=gpus.get("mig"),
+        nodes=int(spec.get("nodes") or 1),
     )
 
 
@@ -120,7 +130,7 @@ def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
         "started_at": job.started_at,
         "ended_at": job.ended_at,
         "events": job.events,
-        "attempts": [_attempt_document(attempt) for attempt in job.attempts],
+        "attempts": [attempt_document(attempt) for attempt in job.attempts],
         "not_charged": job.not_charged,
         "avoid": sorted(job.shape.excluded),
         "not_before": job.not_before,
@@ -129,7 +139,21 @@ def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
     }
 
 
-def _attempt_document(attempt: Attempt) -> AttemptDocument:
+def attempt_document(attempt: Attempt) -> AttemptDocument:
+    """As it is stored: a gang's with its members, which say what it holds."""
+    document = _attempt_fields(attempt)
+    if attempt.members or attempt.meeting:
+        document["gpus"] = []
+        document["members"] = [attempt_document(member) for member in attempt.members]
+        document["meeting"] = list(attempt.meeting) if attempt.meeting else None
+        document["may_start"] = attempt.may_start
+        document["ended_by"] = attempt.ended_by
+    if attempt.rank is not None:
+        document["rank"] = attempt.rank
+    return document
+
+
+def _attempt_fields(attempt: Attempt) -> AttemptDocument:
     return {
         "attempt": attempt.number,
         "node": attempt.node,
@@ -158,13 +182,15 @@ def _attempt_document(attempt: Attempt) -> AttemptDocument:
 def attempt_from_document(document: AttemptDocument) -> Attempt:
     """A stored attempt as it stood at its job's last commit."""
     state = document["state"]
+    members = [attempt_from_document(member) for member in document.get("members") or ()]
+    meeting = document.get("meeting")
     return Attempt(
         number=document["attempt"],
         node=document["node"],
         machine_id=document["machine_id"],
         boot_id=document["boot_id"],
         generation=document["generation"],
-        gpus=document["gpus"],
+        gpus=[gpu for m in members for gpu in m.gpus] if members else document["gpus"],
         assigned_at=document["assigned_at"],
         state=None if state == "assigned" else AttemptState(state),
         started_at=document["started_at"],
@@ -180,6 +206,11 @@ def attempt_from_document(document: AttemptDocument) -> Attempt:
         stop=document["stop"],
         stop_requested_at=document["stop_requested_at"],
         fenced=document.get("fenced", False),
+        rank=document.get("rank"),
+        members=members,
+        meeting=None if meeting is None else Meeting(str(meeting[0]), int(meeting[1])),
+        may_start=document.get("may_start", False),
+        ended_by=document.get("ended_by"),
     )
 
 
@@ -284,6 +315,20 @@ def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
 
 
 def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
+    entry = _entry(job, attempt)
+    whole = job.last
+    if attempt.rank is not None and whole is not None:
+        entry["gang"] = {
+            "rank": attempt.rank,
+            "size": job.shape.nodes,
+            "address": whole.meeting.address if whole.meeting else "",
+            "port": whole.meeting.port if whole.meeting else 0,
+            "may_start": whole.may_start,
+        }
+    return entry
+
+
+def _entry(job: Job, attempt: Attempt) -> WantedEntry:
     return {
         "tenant": job.tenant,
         "job": job.id,

@@ -31,6 +31,8 @@ class Outcome:
 _KEYS_OF_AN_END: Final = 3
 """The job's key is deleted, its record kept and its tenant's share written."""
 _ATTEMPTS_IN_A_KIB: Final = 2
+_GPUS_IN_A_MEMBER: Final = 4
+"""Their grants take as much of a document as an attempt does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,10 @@ class Effects:
         job.events += 1
         self.change(job)
         last = job.last
+        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+        if last is not None and last.members:
+            kept = sum(len(attempt.members) for attempt in job.attempts)
+            self.kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
         body: Event = {
             "v": 1,
             "seq": job.events,

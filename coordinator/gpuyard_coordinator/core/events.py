@@ -99,6 +99,12 @@ class Assigned:
     job: str
     node: str
     gpus: tuple[str, ...]
+    others: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Of a gang: node and GPUs of every other member, in no order that counts."""
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ((self.node, self.gpus), *self.others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard.views import Unit
-from gpuyard_coordinator.core import filters, instances, quota
+from gpuyard_coordinator.core import filters, gang_ports, instances, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.state import Node, Shape
@@ -48,7 +48,7 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
     if hit := binding_limit(cluster, shape):
         return V.QUOTA_EXCEEDED, _quota_words(hit)
     found = verdicts(cluster, shape)
-    code, message = _words(found, filters.could_ever_run(cluster, shape))
+    code, message = _words(cluster, shape, found, filters.could_ever_run(cluster, shape))
     return code, message + _note(cluster, shape, code)
 
 
@@ -61,7 +61,7 @@ def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
     if hit is not None:
         is_impossible = hit.is_impossible or not is_possible
         return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit), hit, is_impossible, found)
-    code, message = _words(found, is_possible)
+    code, message = _words(cluster, shape, found, is_possible)
     message += _note(cluster, shape, code)
     masked = (
         limit_on(cluster, cluster.nodes[name], shape)
@@ -134,7 +134,8 @@ def why_not(
 
 
 def fits(cluster: Cluster, node: Node, shape: Shape) -> bool:
-    """True if a node would take the shape now and its tenant's limits allow it."""
+    """True if a node would take the shape now, or one member of a gang, and its tenant's limits
+    allow it."""
     return limit_anywhere(cluster, shape) is None and why_not(cluster, node, shape) is None
 
 
@@ -144,7 +145,7 @@ def limit_on(cluster: Cluster, node: Node, shape: Shape) -> quota.LimitHit | Non
     if not quota.depends_on_place(document, shape):
         return None
     free = filters.takers(node, shape, cluster.settings)
-    ask = quota.ask_of(node, shape, quota.cheapest(node, shape, free))
+    ask = quota.ask_of(node, shape, quota.cheapest(node, shape, free)).times(shape.nodes)
     return quota.limit_hit(shape.tenant, document, _use(cluster, shape), ask)
 
 
@@ -162,7 +163,8 @@ def binding_limit(cluster: Cluster, shape: Shape) -> quota.LimitHit | None:
     if not asks:
         return None
     least = quota.Ask(min(a.milli for a in asks), min(a.gpu_memory_mib for a in asks))
-    return quota.limit_hit(shape.tenant, document, _use(cluster, shape), least)
+    whole = least.times(shape.nodes)
+    return quota.limit_hit(shape.tenant, document, _use(cluster, shape), whole)
 
 
 def limit_anywhere(cluster: Cluster, shape: Shape) -> quota.LimitHit | None:
@@ -183,21 +185,51 @@ def _note(cluster: Cluster, shape: Shape, code: VerdictCode) -> str:
     return "" if code is V.WAITING_TURN else instances.note(cluster, shape)
 
 
-def _words(found: dict[str, NodeVerdict | None], is_possible: bool) -> tuple[VerdictCode, str]:
+def _words(
+    cluster: Cluster, shape: Shape, found: dict[str, NodeVerdict | None], is_possible: bool
+) -> tuple[VerdictCode, str]:
     reasons = [verdict for verdict in found.values() if verdict is not None]
     total = len(found)
-    if len(reasons) < total:
+    if total - len(reasons) >= shape.nodes and _may_meet(cluster, shape, found):
         return V.WAITING_TURN, f"{total - len(reasons)}/{total} nodes fit: its turn is next"
-    if not reasons:
+    if not found:
         return V.NODE_UNREADY, "0/0 nodes fit: no node has joined the yard yet"
-    counts = Counter(verdict.code for verdict in reasons)
-    told = Counter((verdict.note or f"{verdict.code}", verdict.code) for verdict in reasons)
-    ordered = sorted(told, key=lambda cause: (told[cause], cause))
-    parts = [f"{told[what, code]} {what}{_numbers(code, reasons)}" for what, code in ordered]
-    message = f"0/{total} nodes fit: {', '.join(parts)}"
+    if shape.nodes > 1:
+        return V.GANG_INCOMPLETE, _gang_words(cluster, shape, reasons, total, is_possible)
+    message = f"0/{total} nodes fit: {_causes(reasons)}"
     if not is_possible:
         message += "; no known node could ever hold it"
-    return _binding(counts), message
+    return _binding(Counter(verdict.code for verdict in reasons)), message
+
+
+def _may_meet(cluster: Cluster, shape: Shape, found: dict[str, NodeVerdict | None]) -> bool:
+    """False for a gang where no node that fits has a port left."""
+    fitting = (name for name, verdict in found.items() if verdict is None)
+    return shape.nodes == 1 or gang_ports.meeting_node(cluster, fitting) is not None
+
+
+def _gang_words(
+    cluster: Cluster, shape: Shape, reasons: list[NodeVerdict], total: int, is_possible: bool
+) -> str:
+    """`2 of 4 nodes fit: 1 node_cordoned, 1 insufficient_gpus (asked 8, most free 2)`."""
+    message = f"{total - len(reasons)} of {shape.nodes} nodes fit"
+    if total - len(reasons) >= shape.nodes:
+        return f"{message}: none of them has a port left at which gangs meet"
+    message += f": {_causes(reasons)}" if reasons else ""
+    if not is_possible:
+        could = sum(filters.could_hold(n, shape) is not None for n in cluster.nodes.values())
+        whose = "known node" if could == 1 else "known nodes"
+        message += f"; only {could} {whose} could ever hold a member"
+    return message
+
+
+def _causes(reasons: list[NodeVerdict]) -> str:
+    """Counted, the rarest first."""
+    told = Counter((verdict.note or f"{verdict.code}", verdict.code) for verdict in reasons)
+    ordered = sorted(told, key=lambda cause: (told[cause], cause))
+    return ", ".join(
+        f"{told[what, code]} {what}{_numbers(code, reasons)}" for what, code in ordered
+    )
 
 
 def _binding(counts: Counter[VerdictCode]) -> VerdictCode:

@@ -109,9 +109,15 @@ def _due(node: Node, job: Job, attempt: Attempt) -> float | None:
 
 def lost_verdict(cluster: Cluster, job: Job) -> Verdict | None:
     """What a job waits for that holds on a node which is silent; None for any other."""
-    attempt = job.last
-    node = cluster.nodes.get(attempt.node) if attempt is not None else None
-    if attempt is None or node is None or job.state not in HOLDING_STATES:
+    if job.last is None or job.state not in HOLDING_STATES:
+        return None
+    told = (_lost_verdict(cluster, job, part) for part in job.last.parts)
+    return next((verdict for verdict in told if verdict is not None), None)
+
+
+def _lost_verdict(cluster: Cluster, job: Job, attempt: Attempt) -> Verdict | None:
+    node = cluster.nodes.get(attempt.node)
+    if node is None or not ledger.is_held(cluster, job, attempt):
         return None
     if node.state is not NodeState.LOST and attempt.silent_since is None:
         return None
@@ -124,7 +130,8 @@ def lost_verdict(cluster: Cluster, job: Job) -> Verdict | None:
         over = later(max(heard, cluster.began_at), job.fence_s + MARGIN_S)
         fence = format_days(job.fence_s)
         frees += f", at the latest when its fence of {fence} is over, about {over}"
-    what = f"node {name} is silent and nothing proves the attempt over; it waits until {frees}"
+    whose = "the attempt" if attempt.rank is None else f"rank {attempt.rank} of it"
+    what = f"node {name} is silent and nothing proves {whose} over; it waits until {frees}"
     return {"code": str(VerdictCode.NODE_LOST_WAITING), "message": what, "since": heard}
 
 

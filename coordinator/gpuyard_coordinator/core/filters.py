@@ -7,6 +7,7 @@ would do. `explain` counts them over the fleet; the placer uses the same answers
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from gpuyard.model import where
@@ -22,6 +23,8 @@ STALE_SAMPLE_S: Final = 10.0
 """A reading older than this says nothing about what is free now: GPUs take no new work."""
 FAILED_BEFORE: Final = "failed this job before"
 """The node is well for others: the job is kept off it while others could run it."""
+NO_ADDRESS: Final = "its agent tells no address for gangs"
+"""The node is well for others: its agent is older than gangs, or found no address."""
 PUT_ASIDE: Final = "failing"
 """As the node's own reason says it."""
 
@@ -169,12 +172,19 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
     if code := node_block(node, shape.tolerate):
         is_aside = code is V.NODE_UNREADY and not is_down(node)
         return NodeVerdict(node.name, code, note=PUT_ASIDE if is_aside else None)
+    if not may_join_gang(node, shape):
+        return NodeVerdict(node.name, V.NODE_UNREADY, note=NO_ADDRESS)
     fits = selection.matching(node, shape)
     if fits is None:
         return NodeVerdict(node.name, V.WHERE_MISMATCH)
     if blocked := room_block(node, shape):
         return blocked
     return _why_no_gpus(node, shape, fits, settings) if shape.wants_gpus else None
+
+
+def may_join_gang(node: Node, shape: Shape) -> bool:
+    """False where a gang is asked for and the node's agent does not say how others reach it."""
+    return shape.nodes == 1 or node.facts.get("address") is not None
 
 
 def takers(node: Node, shape: Shape, settings: Settings) -> list[str]:
@@ -309,12 +319,14 @@ def _most_common(faults: Counter[VerdictCode]) -> VerdictCode:
 
 
 def could_ever_run(cluster: Cluster, shape: Shape, *, even_lost: bool = True) -> bool:
-    """True if some known node could hold the shape were it empty and well."""
-    return any(
-        could_hold(node, shape) is not None
+    """True if some known node could hold the shape were it empty and well; of a gang, as many as it
+    asks for."""
+    able = (
+        node
         for node in cluster.nodes.values()
-        if even_lost or node.state is not NodeState.LOST
+        if (even_lost or node.state is not NodeState.LOST) and could_hold(node, shape) is not None
     )
+    return sum(1 for _ in islice(able, shape.nodes)) == shape.nodes
 
 
 def could_hold(node: Node, shape: Shape) -> list[str] | None:
@@ -322,7 +334,7 @@ def could_hold(node: Node, shape: Shape) -> list[str] | None:
     if node.name in shape.excluded or shape.node not in (None, node.name):
         return None
     fits = selection.matching(node, shape)
-    if fits is None or not _could_have_room(node, shape):
+    if fits is None or not (_could_have_room(node, shape) and may_join_gang(node, shape)):
         return None
     whole = fits_in_order(node, fits)
     if shape.is_share:

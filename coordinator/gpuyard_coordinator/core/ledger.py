@@ -14,6 +14,7 @@ from gpuyard_coordinator.core.state import (
     AttemptRef,
     Gpu,
     Job,
+    Meeting,
     Node,
     Shape,
 )
@@ -24,15 +25,19 @@ def ref(job: Job, attempt: Attempt) -> AttemptRef:
 
 
 def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
-    """Books an attempt's grant, CPUs and memory on its node."""
+    """Books the grant, CPUs and memory of an attempt, or of one member of a gang's, on its node."""
     key = ref(job, attempt)
+    use = cluster.use_of(job.tenant)
+    use.running_jobs += not _holds_elsewhere(cluster, job, attempt)
     node.attempts[key] = (job, attempt)
     for granted in attempt.gpus:
         gpu = node.gpus.get(granted["uuid"])
         if gpu is not None:
             _enter(gpu, key, granted)
     attempt.gpu_memory_mib = sum(memory_of(node, granted) for granted in attempt.gpus)
-    _count(node, cluster.use_of(job.tenant), job, attempt, 1)
+    _count(node, use, job, attempt, 1)
+    if (meeting := _meeting(job, attempt)) is not None:
+        cluster.gang_ports.setdefault(meeting.address, set()).add(meeting.port)
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
 
@@ -47,7 +52,11 @@ def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
         if gpu is not None and key in gpu.grants:
             gpu.free_milli += gpu.grants.pop(key)
             gpu.shared_mib -= granted["memory_mib"] or 0
-    _count(node, cluster.use_of(job.tenant), job, attempt, -1)
+    use = cluster.use_of(job.tenant)
+    _count(node, use, job, attempt, -1)
+    use.running_jobs -= not _holds_elsewhere(cluster, job, attempt)
+    if (meeting := _meeting(job, attempt)) is not None:
+        cluster.gang_ports[meeting.address].discard(meeting.port)
     cluster.tenants_eased.add(job.tenant)
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
@@ -61,19 +70,49 @@ def as_if_ended(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[None]:
     """
     with ExitStack() as undo:
         for job in jobs:
-            attempt, use = job.last, cluster.use_of(job.tenant)
-            node = cluster.nodes.get(attempt.node) if attempt else None
-            if attempt is None or node is None or ref(job, attempt) not in node.attempts:
-                continue
-            for granted in attempt.gpus:
-                if (gpu := node.gpus.get(granted["uuid"])) is not None:
-                    undo.callback(_restore_gpu, gpu, gpu.free_milli, gpu.shared_mib, gpu.grants)
-                    gpu.free_milli += gpu.grants[ref(job, attempt)]
-                    gpu.shared_mib -= granted["memory_mib"] or 0
-                    gpu.grants = {k: v for k, v in gpu.grants.items() if k != ref(job, attempt)}
-            _count(node, use, job, attempt, -1)
-            undo.callback(_count, node, use, job, attempt, 1)
+            held = (
+                [part for part in job.last.parts if is_held(cluster, job, part)] if job.last else []
+            )
+            for attempt in held:
+                _take_out(cluster, job, attempt, undo)
+            if held:
+                use = cluster.use_of(job.tenant)
+                undo.callback(setattr, use, "running_jobs", use.running_jobs)
+                use.running_jobs -= 1
         yield
+
+
+def is_held(cluster: Cluster, job: Job, attempt: Attempt) -> bool:
+    """True while the attempt, or this member of a gang's, is in the book of its node."""
+    node = cluster.nodes.get(attempt.node)
+    held = node.attempts.get(ref(job, attempt)) if node is not None else None
+    return held is not None and held[1] is attempt
+
+
+def _take_out(cluster: Cluster, job: Job, attempt: Attempt, undo: ExitStack) -> None:
+    node, key = cluster.nodes[attempt.node], ref(job, attempt)
+    for granted in attempt.gpus:
+        if (gpu := node.gpus.get(granted["uuid"])) is not None:
+            undo.callback(_restore_gpu, gpu, gpu.free_milli, gpu.shared_mib, gpu.grants)
+            gpu.free_milli += gpu.grants[key]
+            gpu.shared_mib -= granted["memory_mib"] or 0
+            gpu.grants = {k: v for k, v in gpu.grants.items() if k != key}
+    use = cluster.use_of(job.tenant)
+    _count(node, use, job, attempt, -1)
+    undo.callback(_count, node, use, job, attempt, 1)
+
+
+def _holds_elsewhere(cluster: Cluster, job: Job, attempt: Attempt) -> bool:
+    """True for a member of a gang of which another one holds: they count as one running job."""
+    whole = job.last
+    if attempt.rank is None or whole is None:
+        return False
+    return any(is_held(cluster, job, part) for part in whole.parts if part is not attempt)
+
+
+def _meeting(job: Job, attempt: Attempt) -> Meeting | None:
+    """What rank 0 of a gang holds beside its grant."""
+    return job.last.meeting if attempt.rank == 0 and job.last is not None else None
 
 
 @contextmanager
@@ -111,7 +150,6 @@ def _count(node: Node, use: Use, job: Job, attempt: Attempt, sign: int) -> None:
     """What an attempt takes beside its GPUs' own books."""
     use.milli += sign * sum(granted["milli"] for granted in attempt.gpus)
     use.gpu_memory_mib += sign * attempt.gpu_memory_mib
-    use.running_jobs += sign
     use.cpu_milli += sign * job.shape.cpu_milli
     use.memory_mib += sign * job.shape.memory_mib
     node.cpu_milli_used += sign * job.shape.cpu_milli

@@ -4,6 +4,7 @@ Rules kept here: a job moves only along `TRANSITIONS`; a grant is held from assi
 proven end of the attempt; a new attempt exists only when the one before is over.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from gpuyard.errors import GpuyardError
@@ -14,6 +15,8 @@ from gpuyard_coordinator.core import (
     dependencies,
     documents,
     fairshare,
+    gang_ports,
+    gangs,
     ledger,
     retries,
     setaside,
@@ -21,6 +24,7 @@ from gpuyard_coordinator.core import (
 )
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.gangs import Place
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_nodes
 
 S = JobState
@@ -69,13 +73,27 @@ def assign(
         gpus=granted,
         assigned_at=now.at,
     )
-    begin_attempt(cluster, job, node, attempt, now=now, effects=effects)
+    begin_attempt(cluster, job, attempt, now=now, effects=effects)
     setaside.take_assignment(node, job, attempt, effects)
     effects.emit(job, EventKind.ASSIGNED, now, data={"gpus": list(uuids)})
 
 
+def assign_gang(
+    cluster: Cluster, job: Job, places: Sequence[Place], *, now: Now, effects: Effects
+) -> None:
+    """Starts the next attempt of a queued job with a member at each place, and that all at once."""
+    ranked, meeting = gang_ports.ranked(cluster, places)
+    whole = gangs.attempt_of(cluster, job, ranked, meeting, now)
+    begin_attempt(cluster, job, whole, now=now, effects=effects)
+    gangs.trim(job)
+    for member in whole.members:
+        setaside.take_assignment(cluster.nodes[member.node], job, member, effects)
+    data = {"gpus": [gpu["uuid"] for gpu in whole.gpus], "nodes": [name for name, _ in ranked]}
+    effects.emit(job, EventKind.ASSIGNED, now, data=data)
+
+
 def begin_attempt(
-    cluster: Cluster, job: Job, node: Node, attempt: Attempt, *, now: Now, effects: Effects
+    cluster: Cluster, job: Job, attempt: Attempt, *, now: Now, effects: Effects
 ) -> None:
     """A queued job gets its next attempt, which holds its grant from now on."""
     cluster.queue.discard(job)
@@ -85,9 +103,11 @@ def begin_attempt(
     job.not_before = job.hold = None
     job.attempts.append(attempt)
     fairshare.settle(cluster, job.tenant, now)
-    ledger.hold(cluster, node, job, attempt)
-    attempt.introduced = (cluster.token, node.revision)
-    effects.wanted.add(node.name)
+    for part in attempt.parts:
+        node = cluster.nodes[part.node]
+        ledger.hold(cluster, node, job, part)
+        part.introduced = (cluster.token, node.revision)
+        effects.wanted.add(node.name)
 
 
 def request_stop(
@@ -114,11 +134,45 @@ def request_stop(
     attempt.stop_requested_at = attempt.stop_requested_at or now.at
     if job.state is not S.STOPPING:  # the node may be stopping it already, for its own reason
         move(job, S.STOPPING)
-    ledger.wanted_changed(cluster.nodes[attempt.node])
-    effects.wanted.add(attempt.node)
+    _order_stop(cluster, job, attempt.stop, now, effects)
     effects.emit(
         job, EventKind.STOPPING, now, message=message, actor=actor, data={"reason": str(reason)}
     )
+
+
+def _order_stop(cluster: Cluster, job: Job, order: StopOrder, now: Now, effects: Effects) -> None:
+    """Tells every node of a held attempt to end what it has of it."""
+    for part in job.last.parts if job.last else ():
+        if ledger.is_held(cluster, job, part):
+            part.stop, part.stop_requested_at = order, part.stop_requested_at or now.at
+            ledger.wanted_changed(cluster.nodes[part.node])
+            effects.wanted.add(part.node)
+
+
+def _end_gang(
+    cluster: Cluster, job: Job, whole: Attempt, member: Attempt, now: Now, effects: Effects
+) -> bool:
+    """A member of a gang is over: True once all are. The first that failed ends the others."""
+    has_failed = whole.ended_by is not None
+    is_over = gangs.take_end(job, member, effects)
+    if has_failed or is_over or whole.ended_by is None:
+        return is_over
+    grace_s = documents.grace_s(job.spec)
+    why = str(whole.reason)
+    whole.stop = whole.stop or StopOrder(reason=why, signal="SIGTERM", grace_s=grace_s)
+    whole.stop_requested_at = whole.stop_requested_at or now.at
+    if job.state is not S.STOPPING:
+        move(job, S.STOPPING)
+        data = {"reason": why, "rank": member.rank, "node": member.node}
+        message = f"{whole.message}; the others are ended"
+        effects.emit(job, EventKind.STOPPING, now, message=message, data=data)
+    order = StopOrder(reason=str(EndReason.CANCELLED), signal="SIGTERM", grace_s=grace_s)
+    for part in whole.members:
+        if part.stop is None and ledger.is_held(cluster, job, part):
+            part.stop, part.stop_requested_at = order, now.at
+            ledger.wanted_changed(cluster.nodes[part.node])
+            effects.wanted.add(part.node)
+    return False
 
 
 def end_attempt(
@@ -133,12 +187,11 @@ def end_attempt(
     effects: Effects,
     ended_at: str | None = None,
     proof: str = REPORTED,
-    is_stale: bool = False,
 ) -> None:
     """An attempt that is proven over: frees its grant, then ends the job or queues it again.
 
-    `proof` says in words what proves it. `is_stale` marks a refusal of an outdated inventory: tried
-    again at no charge.
+    `proof` says in words what proves it. Of a gang it is one member's, and the job goes on with it
+    as long as others are left.
     """
     attempt.state, attempt.reason = AttemptState.ENDED, reason
     attempt.exit_code, attempt.message = exit_code, message
@@ -148,8 +201,16 @@ def end_attempt(
     effects.shares.add(job.tenant)
     ledger.release(cluster, node, job, attempt)
     effects.wanted.add(node.name)
+    is_stale = retries.is_stale(attempt)
     setaside.take_end(cluster, job, attempt, is_stale=is_stale, now=now, effects=effects)
-    again = retries.again(cluster, job, attempt, is_stale=is_stale)
+    last = attempt
+    if attempt.rank is not None and (whole := job.last) is not None:
+        if not _end_gang(cluster, job, whole, attempt, now, effects):
+            return
+        attempt, last = whole, gangs.decisive(whole)
+        reason = EndReason(whole.reason or EndReason.RUNTIME_ERROR)
+        exit_code, message, is_stale = whole.exit_code, whole.message, retries.is_stale(last)
+    again = retries.again(cluster, job, last, is_stale=is_stale)
     if attempt.stop is not None and job_was_cancelled(attempt):
         if again is not None or REASONS[reason].owner in retries.NOT_THE_JOBS:
             # Only the cancel keeps another attempt from following: the attempt keeps its own end.

@@ -6,12 +6,13 @@ start; (8) the caller commits by applying the events returned. A plan right afte
 shapes that were refused are not asked again until room grew, a reservation ended or time is up.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import adoption, fairshare, quota
+from gpuyard_coordinator.core import adoption, fairshare, gang_places, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, Preempted, StillQueued
 from gpuyard_coordinator.core.explain import RecentWords, Words
@@ -56,6 +57,8 @@ class Planner:
     """Of tenants that were asked for, in this plan and since each was given something."""
     _on_nodes: dict[str, list[tuple[Shape, tuple[str, ...]]]] = field(default_factory=dict)
     """What it places, by node."""
+    _ports: Counter[str] = field(default_factory=Counter)
+    """At which gangs meet that it places, counted by address."""
     _fleet: fairshare.Fleet = field(default_factory=fairshare.Fleet)
     _is_new_inventory: bool = False
     _now: Now = _NEVER
@@ -101,17 +104,19 @@ class Planner:
                 waiting.append(StillQueued(job.tenant, job.id, code, message))
         return waiting
 
-    def preview(self, shape: Shape) -> Placement | None:
-        """Where one more job of a shape would go now, after all that wait; nothing is kept of it."""
+    def preview(self, shape: Shape) -> list[Placement]:
+        """Where one more job of a shape would go now, after all that wait, each member of a gang;
+        empty where it would not, and nothing is kept of it."""
         self._look_at_changes()
         self._planned.clear()
         self._standings.clear()
+        self._ports.clear()
         masked = self._masked(shape, ("", ""), _LAST)
-        placement = self._within_limits(masked)
-        if placement is not None:
+        placements = self._within_limits(masked)
+        for placement in placements:
             self.placer.release(masked, placement)
         self._planned.clear()
-        return placement
+        return placements
 
     def _begin(self, now: Now) -> None:
         self._now = now
@@ -120,6 +125,7 @@ class Planner:
         self._is_new_inventory = False
         self._planned.clear()
         self._standings.clear()
+        self._ports.clear()
         self._on_nodes.clear()
         self._let_go()
 
@@ -186,13 +192,14 @@ class Planner:
         _, _, tenant, id = order
         job = self.cluster.jobs[tenant, id]
         masked = self._masked(shape, job.key, self._place_of(order))
-        placement = self._within_limits(masked)
-        if placement is None:
+        placements = self._within_limits(masked)
+        if not placements:
             if masked is not shape:
                 self._held_back.add(shape)
             return False
         self._reserving.started(job.key)
-        plan.placements.append(Assigned(tenant, id, placement.node, placement.gpus))
+        first, *others = placements
+        plan.placements.append(Assigned(tenant, id, first.node, first.gpus, tuple(others)))
         return True
 
     def _help(self, order: Order, plan: Plan) -> bool:
@@ -229,16 +236,21 @@ class Planner:
         priority, standing = self._standing(tenant)
         return (-priority, negative, standing, sequence, id)
 
-    def _within_limits(self, shape: Shape) -> Placement | None:
-        """A reserved place that keeps the tenant within its limits, or None."""
+    def _within_limits(self, shape: Shape) -> list[Placement]:
+        """A reserved place that keeps the tenant within its limits, of a gang one for each member;
+        empty where there is none."""
         if self._is_over(shape):
-            return None
+            return []
         document = self.cluster.tenants.get(shape.tenant)
         left = None if document is None else quota.left(document, self._use_with_plan(shape.tenant))
-        placement = self.placer.place(shape, left)
-        if placement is not None:
-            self._note(shape, placement)
-        return placement
+        if shape.nodes == 1:
+            placement = self.placer.place(shape, left)
+            found = [] if placement is None else [placement]
+        else:
+            found = gang_places.place(self.cluster, self.placer, shape, left, self._ports)
+        if found:
+            self._note(shape, found)
+        return found
 
     def _is_over(self, shape: Shape) -> bool:
         """True where the tenant's limits keep the shape waiting wherever it might go."""
@@ -248,17 +260,18 @@ class Planner:
         use = self._use_with_plan(shape.tenant)
         return quota.limit_hit(shape.tenant, document, use, quota.least_ask(shape)) is not None
 
-    def _note(self, shape: Shape, placement: Placement) -> None:
-        """Adds what the plan has just placed to what it uses."""
-        ask = quota.ask_of(self.cluster.nodes[placement.node], shape, placement.gpus)
+    def _note(self, shape: Shape, placements: list[Placement]) -> None:
+        """Adds what the plan has just placed for one job to what it uses."""
         self._standings.pop(shape.tenant, None)
         planned = self._planned.setdefault(shape.tenant, Use())
-        planned.milli += ask.milli
-        planned.gpu_memory_mib += ask.gpu_memory_mib
         planned.running_jobs += 1
-        planned.cpu_milli += shape.cpu_milli
-        planned.memory_mib += shape.memory_mib
-        self._on_nodes.setdefault(placement.node, []).append((shape, placement.gpus))
+        for placement in placements:
+            ask = quota.ask_of(self.cluster.nodes[placement.node], shape, placement.gpus)
+            planned.milli += ask.milli
+            planned.gpu_memory_mib += ask.gpu_memory_mib
+            planned.cpu_milli += shape.cpu_milli
+            planned.memory_mib += shape.memory_mib
+            self._on_nodes.setdefault(placement.node, []).append((shape, placement.gpus))
 
     def _use_with_plan(self, tenant: str) -> Use:
         held, planned = self.cluster.use_of(tenant), self._planned.get(tenant)

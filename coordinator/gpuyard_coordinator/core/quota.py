@@ -58,6 +58,10 @@ class Ask:
     milli: int
     gpu_memory_mib: int = 0
 
+    def times(self, members: int) -> "Ask":
+        """What so many members of a gang add that each add this."""
+        return Ask(self.milli * members, self.gpu_memory_mib * members)
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -65,6 +69,15 @@ class Left:
 
     milli: float | None
     gpu_memory_mib: float | None
+
+    def part(self, members: int) -> "Left":
+        """What each of so many members of a gang may add: an equal part, so that whatever their
+        places, all together stay within it."""
+        milli, memory = self.milli, self.gpu_memory_mib
+        return Left(
+            None if milli is None else milli / members,
+            None if memory is None else memory / members,
+        )
 
     def takes(self, ask: Ask) -> bool:
         is_within = self.milli is None or ask.milli <= self.milli + _SLACK
@@ -87,16 +100,16 @@ def left(document: Document | None, use: Use) -> Left | None:
 
 
 def least_ask(shape: Shape) -> Ask:
-    """What a job adds at least, before its place is known."""
+    """What a job adds at least, a gang with all its members, before its place is known."""
     if shape.is_share:
         percent = shape.share_core_percent
         milli = 0 if percent is None else ledger.percent_milli(percent)
-        return Ask(milli, shape.share_mib or 0)
+        return Ask(milli, shape.share_mib or 0).times(shape.nodes)
     if shape.mig is not None:
-        return Ask(shape.gpus * mig.milli_of(shape.mig))
+        return Ask(shape.gpus * mig.milli_of(shape.mig)).times(shape.nodes)
     named = sum(map(mig.is_uuid, shape.gpu_ids))
     count = 1 if shape.all_gpus else shape.gpus + len(shape.gpu_ids) - named
-    return Ask(count * WHOLE_GPU_MILLI + named * mig.LEAST_MILLI)
+    return Ask(count * WHOLE_GPU_MILLI + named * mig.LEAST_MILLI).times(shape.nodes)
 
 
 def depends_on_place(document: Document | None, shape: Shape) -> bool:
@@ -200,7 +213,7 @@ def _never(
     ):
         if most is not None and (gpus > most + _SLACK or (most == 0 and shape.wants_gpus)):
             yield "gpus", f"{gpus:g} asked, {name} {of_tenant} is {most:g}"
-    memory, most = shape.share_mib or 0, limits.get("gpu_memory_gib")
+    memory, most = (shape.share_mib or 0) * shape.nodes, limits.get("gpu_memory_gib")
     if most is not None and (memory > most * _MIB_PER_GIB or (most == 0 and shape.wants_gpus)):
         yield "gpus", f"{memory} MiB asked, limits.gpu_memory_gib {of_tenant} is {most:g}"
     if shape.wants_gpus and shape.models == ():

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpuyard.messages import Beat, NodeDocument, Token
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import NO_FACTS
-from gpuyard.model.states import HOLDING_STATES
+from gpuyard.model.states import HOLDING_STATES, AttemptState
 from gpuyard_coordinator.core import (
     beats,
     dependencies,
@@ -148,8 +148,9 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
     dependencies.enter(cluster, job)
     cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1)
     if job.state in HOLDING_STATES:
-        attempt = job.attempts[-1]
-        ledger.hold(cluster, _node_of(cluster, attempt), job, attempt)
+        for part in job.attempts[-1].parts:
+            if part.state is not AttemptState.ENDED:
+                ledger.hold(cluster, _node_of(cluster, part), job, part)
     return job
 
 
@@ -179,12 +180,12 @@ def _take_out(cluster: Cluster, key: JobKey) -> None:
         return
     cluster.queue.discard(job)
     dependencies.leave(cluster, job)
-    attempt = job.last
-    node = cluster.nodes.get(attempt.node) if attempt is not None else None
-    if attempt is not None and node is not None:
-        ledger.release(cluster, node, job, attempt)
-        if node.facts is NO_FACTS and not node.attempts:
-            _remove_node(cluster, node.name)
+    for part in job.last.parts if job.last is not None else ():
+        node = cluster.nodes.get(part.node)
+        if node is not None:
+            ledger.release(cluster, node, job, part)
+            if node.facts is NO_FACTS and not node.attempts:
+                _remove_node(cluster, node.name)
 
 
 def _node_of(cluster: Cluster, attempt: Attempt) -> Node:

@@ -20,11 +20,12 @@ HANDOVER_S: Final = 5.0
 """From the end of one attempt to the start of the next on its GPUs: report, commit, create."""
 PULL_S: Final = 60.0
 """What an image takes to arrive where nobody knows better."""
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One node for one job; it ends with the job's start, the job, or the coming of a higher rank."""
+    """One node for one job, as many as it asks for for a gang; it ends with the job's start, the job, or the coming of a higher rank."""
 
     job: JobKey
     shape: Shape
@@ -39,12 +40,23 @@ class Reservation:
     """When it is thought over, monotonic: what was expected has not come."""
     is_claim: bool = False
     """Jobs are being stopped for it."""
+    others: tuple[str, ...] = ()
+    """Of a gang: the nodes of its other members."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (self.node, *self.others)
 
     @property
     def text(self) -> str:
+        which, their = f"node {self.node} is", "its"
+        if self.others:
+            which, their = f"nodes {', '.join(self.nodes[:_NAMED])} are", "their"
+        if len(self.nodes) > _NAMED:
+            which = f"{len(self.nodes)} nodes are"
         if self.start_at is None:
-            return f"node {self.node} is kept for it as its jobs end"
-        return f"node {self.node} is reserved for it: it starts about {self.start_at} at the latest"
+            return f"{which} kept for it as {their} jobs end"
+        return f"{which} reserved for it: it starts about {self.start_at} at the latest"
 
 
 @dataclass(slots=True)
@@ -57,7 +69,8 @@ class Reservations:
 
     def add(self, reservation: Reservation) -> None:
         self.by_job[reservation.job] = reservation
-        self.by_node.setdefault(reservation.node, []).append(reservation)
+        for node in reservation.nodes:
+            self.by_node.setdefault(node, []).append(reservation)
         if not reservation.is_claim:
             self.waiting[reservation.job[0]] = reservation
 
@@ -66,10 +79,11 @@ class Reservations:
         dropped = self.by_job.pop(job, None)
         if dropped is not None:
             self._has_ended = True
-            left = [other for other in self.by_node[dropped.node] if other.job != job]
-            self.by_node[dropped.node] = left
-            if not left:
-                del self.by_node[dropped.node]
+            for node in dropped.nodes:
+                left = [other for other in self.by_node[node] if other.job != job]
+                self.by_node[node] = left
+                if not left:
+                    del self.by_node[node]
             if not dropped.is_claim:
                 del self.waiting[job[0]]
         return dropped
@@ -88,7 +102,7 @@ class Reservations:
         return frozenset(
             name
             for name, held in self.by_node.items()
-            if (own is None or own.node != name)
+            if (own is None or name not in own.nodes)
             and any(_is_touched(other, shape, now) and comes_first(other) for other in held)
         )
 
@@ -96,14 +110,13 @@ class Reservations:
     def set_aside(self, job: JobKey) -> Iterator[None]:
         """Within it a job's own reservation is none: for what-ifs of another request of it."""
         held = self.by_job.get(job)
-        all_of_node = self.by_node.get(held.node, []) if held is not None else []
-        if held is not None:
-            self.by_node[held.node] = [other for other in all_of_node if other is not held]
+        before = {node: self.by_node[node] for node in held.nodes} if held is not None else {}
+        for node, all_of_node in before.items():
+            self.by_node[node] = [other for other in all_of_node if other is not held]
         try:
             yield
         finally:
-            if held is not None:
-                self.by_node[held.node] = all_of_node
+            self.by_node.update(before)
 
     def is_for_others(self, node: str, shape: Shape) -> bool:
         """True if a waiting job of another shape has the node reserved: it is what keeps a shape

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from gpuyard.model.ids import JobKey
-from gpuyard_coordinator.core import backfill, explain, filters, preemption
+from gpuyard_coordinator.core import backfill, explain, filters, gang_room, preemption
 from gpuyard_coordinator.core.clearing import Site
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.deadlines import Deadlines
@@ -102,9 +102,9 @@ class Reserving:
             rank = rank_of(self.cluster, job)
             sites = (self._site(node, job, planned) for node in nodes)
             usable = [site for site in sites if site is not None]
-            claim = self._claim(job, rank, usable, planned, now)
+            claim = self._room_by_ends(job, rank, usable, planned, now)
             if claim is not None:
-                self._keep(job, rank, claim.node, claim.start, now, is_claim=True)
+                self._keep(job, rank, claim.nodes, claim.start, now, is_claim=True)
                 self._doomed.update(victim.key for victim in claim.victims)
                 return True, [_preempted(victim, job) for victim in claim.victims]
             self._reserve(job, rank, usable, now)
@@ -115,15 +115,20 @@ class Reserving:
         return False, []
 
     def _holds(self, held: Reservation, now: Now) -> bool:
-        job, node = self.cluster.jobs.get(held.job), self.cluster.nodes.get(held.node)
-        if job is None or node is None or now.mono >= held.until or job.shape != held.shape:
+        job = self.cluster.jobs.get(held.job)
+        if job is None or now.mono >= held.until or job.shape != held.shape:
             return False
         if self.cluster.queue.position(job) is None:
             return False
-        if filters.node_block(node, held.shape.tolerate) is not None:
+        if not all(self._is_able(name, held.shape) for name in held.nodes):
             return False
-        is_possible = filters.could_hold(node, held.shape) is not None
-        return is_possible and explain.limit_anywhere(self.cluster, held.shape) is None
+        return explain.limit_anywhere(self.cluster, held.shape) is None
+
+    def _is_able(self, name: str, shape: Shape) -> bool:
+        node = self.cluster.nodes.get(name)
+        if node is None or filters.node_block(node, shape.tolerate) is not None:
+            return False
+        return filters.could_hold(node, shape) is not None
 
     def _end(self, held: Reservation, now: Now) -> None:
         self.cluster.reservations.drop(held.job)
@@ -140,12 +145,12 @@ class Reserving:
             return None
         nodes = list(self.cluster.nodes.values())
         first = self._next_node % len(nodes) if nodes else 0
-        found, is_possible, looks = list[Node](), False, 0
+        found, possible, looks = list[Node](), 0, 0
         for node in chain(nodes[first:], nodes[:first]):
             looks += 1
             if filters.could_hold(node, shape) is None:
                 continue
-            is_possible = True
+            possible += 1
             if filters.node_block(node, shape.tolerate) is None:
                 found.append(node)
             if len(found) == MOST_NODES:
@@ -153,8 +158,9 @@ class Reserving:
         self._next_node = first + looks
         cost = max(len(found), looks // _ASKS_PER_NODE)
         self._busy_until = max(self._busy_until, now.mono) + cost / _NODES_PER_S
-        if not is_possible:
+        if possible < shape.nodes:
             self._impossible.add(shape)
+            found = []
         self._nodes[shape] = found
         return found
 
@@ -167,12 +173,21 @@ class Reserving:
         promised = [held.shape for held in before]
         return Site(self.cluster, node, planned.get(node.name, ()), promised, self._doomed)
 
+    def _room_by_ends(
+        self, job: Job, rank: Rank, sites: Sequence[Site], planned: Planned, now: Now
+    ) -> gang_room.Room | None:
+        """By stopping jobs of lower rank."""
+        if job.key in self._cooling:
+            return None
+        if job.shape.nodes > 1:
+            return gang_room.claim(job.shape, rank, sites, now)
+        claim = self._claim(job, rank, sites, planned, now)
+        return None if claim is None else gang_room.Room((claim.node,), claim.start, claim.victims)
+
     def _claim(
         self, job: Job, rank: Rank, sites: Sequence[Site], planned: Planned, now: Now
     ) -> preemption.Claim | None:
         """Of the node whose jobs' ends do the least harm."""
-        if job.key in self._cooling:
-            return None
         shape = job.shape
         if (shape, rank) not in self._by_harm:
             found = (preemption.choice(site, shape, rank, now) for site in sites)
@@ -200,23 +215,35 @@ class Reserving:
             return
         if other is None and len(waiting) >= MOST_WAITING:
             return
-        prospect = backfill.earliest(job.shape, sites, now)
-        if prospect is None or (prospect.start == inf and not self._is_starving(job, now)):
+        room: gang_room.Room | None = None
+        if job.shape.nodes > 1:
+            room = gang_room.earliest(job.shape, sites, now)
+        elif (prospect := backfill.earliest(job.shape, sites, now)) is not None:
+            room = gang_room.Room((prospect.node,), prospect.start)
+        if room is None or (room.start == inf and not self._is_starving(job, now)):
             return
         if other is not None:
             self._end(other, now)
-        self._keep(job, rank, prospect.node, prospect.start, now)
+        self._keep(job, rank, room.nodes, room.start, now)
 
     def _is_starving(self, job: Job, now: Now) -> bool:
         waited_s = seconds_until(job.queued_at, now.at, most=_LONGEST_S)
         return waited_s >= self.cluster.settings.starvation_after_s
 
     def _keep(
-        self, job: Job, rank: Rank, node: str, start: float, now: Now, *, is_claim: bool = False
+        self,
+        job: Job,
+        rank: Rank,
+        nodes: tuple[str, ...],
+        start: float,
+        now: Now,
+        *,
+        is_claim: bool = False,
     ) -> None:
-        """Whoever has it and comes later gives it up."""
+        """Whoever has one of them and comes later gives it up."""
         reservations = self.cluster.reservations
-        for held in reservations.by_node.get(node, ()):
+        present = {held.job: held for node in nodes for held in reservations.by_node.get(node, ())}
+        for held in present.values():
             if not self.comes_first(held, job):
                 self._end(held, now)
                 self._later.file(held.job, now.mono + LOOK_AGAIN_S)
@@ -228,7 +255,8 @@ class Reserving:
                 shape=job.shape,
                 order=job.order,
                 rank=rank,
-                node=node,
+                node=nodes[0],
+                others=nodes[1:],
                 start=start if is_known else None,
                 start_at=later(now.at, start - now.mono) if is_known else None,
                 until=start + OVERDUE_S if is_known else now.mono + patience_s,

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, Final, NamedTuple
 
-from gpuyard.messages import POLICY_REFUSED
+from gpuyard.messages import POLICY_REFUSED, STALE_INVENTORY
 from gpuyard.model.job import DEFAULT_BACKOFF_S, LONGEST_BACKOFF_S
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
@@ -44,6 +44,13 @@ def again(cluster: Cluster, job: Job, attempt: Attempt, *, is_stale: bool) -> Ag
     if attempt.started_at is None:
         return _elsewhere(cluster, job, attempt, reason)
     return _retry(cluster, job, attempt, reason)
+
+
+def is_stale(attempt: Attempt) -> bool:
+    """True for an end that an outdated inventory led to: it says nothing of job or node."""
+    told = attempt.message or ""
+    is_refused = attempt.reason == EndReason.RUNTIME_ERROR and attempt.started_at is None
+    return is_refused and told.startswith(STALE_INVENTORY)
 
 
 def _elsewhere(cluster: Cluster, job: Job, attempt: Attempt, reason: EndReason) -> Again | None:

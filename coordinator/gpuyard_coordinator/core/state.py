@@ -82,6 +82,8 @@ class Shape:
     limit."""
     mig: str | None = None
     """The profile of MIG instances, of which `gpus` are asked for; None: no instances."""
+    nodes: int = 1
+    """Above 1 a gang: all else is asked for on each of so many different nodes."""
 
     @property
     def wants_gpus(self) -> bool:
@@ -100,6 +102,13 @@ class Shape:
 def without_nodes(shape: Shape, nodes: frozenset[str]) -> Shape:
     """The same request, kept off these nodes and no others."""
     return shape if shape.excluded == nodes else replace(shape, excluded=nodes)
+
+
+class Meeting(NamedTuple):
+    """Where the members of a gang meet: the address of rank 0's node, and a port held there."""
+
+    address: str
+    port: int
 
 
 @dataclass(slots=True)
@@ -141,6 +150,24 @@ class Attempt:
     """The same as RFC 3339 UTC."""
     running_since: float | None = None
     """Monotonic receipt of the first report to this leader that it runs."""
+    rank: int | None = None
+    """Of one member of a gang's attempt, on its own node; None for every other attempt."""
+    is_prepared: bool = False
+    """As last reported: a member's container is made, and it waits for the others."""
+    members: list["Attempt"] = field(default_factory=list)
+    """By rank, of a gang's attempt as a whole, which holds nothing itself: its own fields tell of
+    the whole, its node is that of rank 0. Of older attempts some may be left out."""
+    meeting: Meeting | None = None
+    """Of a gang's attempt as a whole."""
+    may_start: bool = False
+    """Of a gang's attempt as a whole: each of its members was prepared, so all of them start."""
+    ended_by: int | None = None
+    """Rank of the member whose end is that of the whole; None while none has failed."""
+
+    @property
+    def parts(self) -> list["Attempt"]:
+        """What is on nodes: a gang's members, or the attempt itself."""
+        return self.members or [self]
 
 
 class Hold(NamedTuple):

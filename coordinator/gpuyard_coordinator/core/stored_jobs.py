@@ -40,6 +40,7 @@ _TRAITS: Final = frozenset(
         "priority",
         "preemptible",
         "on_partition",
+        "nodes",
     ]
 )
 """The keys of a spec that they depend on. A normalised spec has `gpus` first of them, behind what

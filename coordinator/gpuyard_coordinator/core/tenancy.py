@@ -72,5 +72,5 @@ def reshape(cluster: Cluster, tenant: str) -> None:
         else:
             # Shares of others may sit beside this one from now on.
             cluster.tenants_eased.update(t for t, n in cluster.queue.waiting.items() if n)
-            if job.last is not None:
-                cluster.nodes_changed.add(job.last.node)
+            for part in job.last.parts if job.last is not None else ():
+                cluster.nodes_changed.add(part.node)

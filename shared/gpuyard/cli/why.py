@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
     from gpuyard.views import WhyView
 
-_COUNTED: Final = re.compile(r"\d+/\d+ nodes fit")
+_COUNTED: Final = re.compile(r"\d+(/| of )\d+ nodes fit")
 
 
 @click.command()
@@ -123,7 +123,7 @@ def _head(verdict: View, nodes: Sequence[View], tenant: str) -> Iterator[str]:
         yield limit_text(limit, tenant)
     elif not is_counted:
         yield message
-    if verdict.get("impossible_now") and "no known node" not in message:
+    if verdict.get("impossible_now") and "could ever hold" not in message:
         yield "no known node could ever hold it"
 
 

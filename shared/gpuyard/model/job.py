@@ -17,6 +17,7 @@ from pydantic import (
 
 from gpuyard.model import ids, moments, where
 from gpuyard.model.container import Mount, Part, Ulimit
+from gpuyard.model.gangs import MOST_NODES, gang_fault, is_gang
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.quantities import format_duration, parse_duration_s, parse_size_mib
 from gpuyard.model.reasons import EndReason, Owner
@@ -240,7 +241,7 @@ class JobSpec(Part):
     network: str = Field(
         default="bridge",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
-        description="bridge, none, host or a network of the node.",
+        description="bridge, none, host or a network of the node. Unset: bridge; host with nodes.",
     )
     ports: list[str] = Field(
         default_factory=list, description="Ports to publish, as 8888, 8080:80 or 53/udp."
@@ -276,7 +277,10 @@ class JobSpec(Part):
         default=None, description="The least enforcement of a share that will do."
     )
     nodes: Count = Field(
-        default=1, ge=1, le=200, description="Over how many nodes, all or nothing."
+        default=1,
+        ge=1,
+        le=MOST_NODES,
+        description="Over how many nodes, all or nothing; all else is for each of them.",
     )
 
     @field_validator("id")
@@ -372,12 +376,22 @@ class JobSpec(Part):
                 raise ValueError(f"'{port}' is not a port; write 8888, 8080:80 or 53/udp")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gang_is_on_the_host(cls, value: Any) -> Any:
+        """Members on several nodes cannot meet through a bridge."""
+        if isinstance(value, dict) and is_gang(value.get("nodes")) and "network" not in value:
+            return value | {"network": "host"}
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if fault := where.contradiction([where.parse(line) for line in self.where]):
             raise ValueError(f"where: {fault}")
         if self.shm_mib and self.memory_mib and self.shm_mib > self.memory_mib:
             raise ValueError("shm_mib is larger than memory_mib")
+        if self.nodes > 1 and (fault := gang_fault(self)):
+            raise ValueError(fault)
         if self.network == "host" and self.ports:
             raise ValueError("ports cannot be published with network: host")
         return self

@@ -71,6 +71,10 @@ class NodeFacts(TypedDict):
     gpus: list[GpuFacts]
     links: list[GpuLink]
     missing: list[str]
+    address: NotRequired[str | None]
+    """Under which other nodes reach this one; without it the node takes no member of a gang."""
+    gang_ports: NotRequired[list[int]]
+    """(first, last) of the ports at which gangs may meet here."""
 
 
 class ForeignProcess(TypedDict):

@@ -123,7 +123,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_job_runs_twice_at_a_time(self) -> None:
-        jobs = [(tenant, id) for tenant, id, _ in self.hosts.running]
+        jobs = [(tenant, id) for (tenant, id, _), _ in self.hosts.running]
         assert len(jobs) == len(set(jobs))
 
 

@@ -38,7 +38,7 @@ def busy_yard(submissions: int) -> Yard:
     return yard
 
 
-def previews(planner: Planner) -> list[Placement | None]:
+def previews(planner: Planner) -> list[list[Placement]]:
     return [planner.preview(shape) for shape in ASKED]
 
 

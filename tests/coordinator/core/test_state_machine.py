@@ -29,6 +29,15 @@ TENANTS = ("default", "team-b")
 names = st.sampled_from(NODES)
 ids = st.sampled_from(IDS)
 picks = st.integers(0, 1000)
+
+
+def as_gang(spec: dict[str, Any]) -> dict[str, Any]:
+    """Without what names one node."""
+    kept = {key: value for key, value in spec.items() if key != "node"}
+    is_by_id = str(kept["gpus"]).startswith("device=")
+    return kept | {"gpus": 1} if is_by_id else kept
+
+
 rarely = st.sampled_from([False, False, False, True])
 ENDS = (
     EndReason.EXITED,
@@ -92,8 +101,9 @@ specs = st.fixed_dictionaries(
             ),
             max_size=2,
         ),
+        "nodes": st.sampled_from([2, 2, 3]),
     },
-)
+).map(lambda spec: as_gang(spec) if "nodes" in spec else spec)
 tenants = st.fixed_dictionaries(
     {
         "limits": st.fixed_dictionaries(
@@ -192,7 +202,7 @@ class YardMachine(RuleBasedStateMachine):
 
     def _start_all(self, agent: Agent) -> None:
         for key in sorted(agent.reports):
-            if agent.reports[key]["state"] == "accepted":
+            if agent.reports[key]["state"] in ("accepted", "preparing"):
                 self._step(agent, key, pick=1)
 
     def _beat(self, name: str) -> None:
@@ -277,7 +287,7 @@ class YardMachine(RuleBasedStateMachine):
             return  # no agent starts in one boot what it accepted in another
         self._go_on_with(agent, key, pick)
         if agent.reports[key]["state"] == "ended":
-            self.hosts.running.pop(key, None)
+            self.hosts.running.pop((key, agent.name), None)
 
     def _go_on_with(self, agent: Agent, key: AttemptRef, pick: int) -> None:
         report = agent.reports[key]
@@ -285,7 +295,7 @@ class YardMachine(RuleBasedStateMachine):
         if key in agent.stops:
             why = agent.stops[key]
             change(report, state="ended", reason=why, exit_code=143, ended_at=at)
-        elif report["state"] == "accepted" and pick % 3:
+        elif report["state"] in ("accepted", "preparing") and pick % 3:
             self.hosts.start(agent, key)
         else:
             reason = ENDS[pick % len(ENDS)]
@@ -308,7 +318,7 @@ class YardMachine(RuleBasedStateMachine):
         if remembers:
             agent.reports = kept
             for key, report in kept.items():
-                if report["state"] == "accepted":
+                if report["state"] in ("accepted", "preparing"):
                     self.stale.add(key)
                 if report["state"] == "running":
                     change(report, state="ended", reason="runtime_lost", ended_at=self.yard.now.at)
@@ -389,8 +399,10 @@ class YardMachine(RuleBasedStateMachine):
         self.time_passes(35.0, {name})
         assert self.yard.forget(name).error is None
         assert not any(
-            job.last and job.last.node == name and job.state != "queued"
+            any(ref[:2] == job.key for ref in node.attempts)
             for job in self.yard.cluster.jobs.values()
+            for node in self.yard.cluster.nodes.values()
+            if node.name == name
         )
         self._plan()
 
@@ -425,8 +437,14 @@ class YardMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_job_runs_twice_at_a_time(self) -> None:
-        jobs = [(tenant, id) for tenant, id, _ in self.hosts.running]
-        assert len(jobs) == len(set(jobs))
+        """Nor two attempts of a gang; the members of one are on nodes of different names."""
+        attempts = {(tenant, id, number) for (tenant, id, number), _ in self.hosts.running}
+        assert len(attempts) == len({(tenant, id) for tenant, id, _ in attempts})
+        for (tenant, id, _), name in self.hosts.running:
+            job = self.yard.cluster.jobs.get((tenant, id))
+            alone = job is not None and job.shape.nodes == 1
+            others = {n for (t, i, _), n in self.hosts.running if (t, i) == (tenant, id)} - {name}
+            assert not (alone and others)
 
     @invariant()
     def every_accepted_job_lives_or_has_ended_once(self) -> None:

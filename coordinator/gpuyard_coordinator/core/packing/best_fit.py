@@ -56,6 +56,9 @@ class BestFit:
             self._book(shape, placement, -1)
         return placement
 
+    def has_places(self, shape: Shape) -> bool:
+        return len(self._rooms) >= shape.nodes
+
     def release(self, shape: Shape, placement: Placement) -> None:
         self._book(shape, placement, 1)
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuyard_coordinator.core import instances, selection
+from gpuyard_coordinator.core import filters, instances, selection
 from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.rooms import Room
@@ -214,11 +214,12 @@ def mask_of(shape: Shape) -> Shape:
         where=shape.where,
         models=shape.models if shape.where else None,
         tolerate=shape.tolerate,
+        nodes=min(shape.nodes, 2),
     )
 
 
 def _is_blocked(member: Member, mask: Shape) -> bool:
     room = member.room
-    if room is None or room.is_closed_to(mask):
+    if room is None or room.is_closed_to(mask) or not filters.may_join_gang(room.node, mask):
         return True
     return bool(mask.where) and selection.matching(room.node, mask) is None

@@ -132,6 +132,12 @@ class Packer:
         self._take(table, member, step)
         return Placement(member.name, uuids)
 
+    def has_places(self, shape: Shape) -> bool:
+        table, ask = self._settled(), self._ask(shape)
+        row = ask.number if ask.age == table.age else self._row(table, ask)
+        scores = self._open_to(table.scores(row), ask.mask, shape)
+        return int((scores < INFEASIBLE).sum()) >= shape.nodes
+
     def release(self, shape: Shape, placement: Placement) -> None:
         table, member = self._settled(), self._fleet.members[placement.node]
         self._fleet.book(member, shape, placement.gpus, 1)

@@ -30,6 +30,10 @@ class Placer(Protocol):
         `left` is what its tenant may still be granted.
         """
 
+    def has_places(self, shape: Shape) -> bool:
+        """False where surely fewer nodes than a gang asks for take a member of it now; costs one
+        look at what is known of all nodes."""
+
     def release(self, shape: Shape, placement: Placement) -> None:
         """Takes back a reservation of `place`."""
 
