@@ -6,12 +6,13 @@ start; (8) the caller commits by applying the events returned. A plan right afte
 shapes that were refused are not asked again until room grew, a reservation ended or time is up.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import adoption, fairshare, quota
+from gpuyard_coordinator.core import adoption, fairshare, images, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, Preempted, StillQueued
 from gpuyard_coordinator.core.explain import RecentWords, Words
@@ -186,7 +187,7 @@ class Planner:
         _, _, tenant, id = order
         job = self.cluster.jobs[tenant, id]
         masked = self._masked(shape, job.key, self._place_of(order))
-        placement = self._within_limits(masked)
+        placement = self._within_limits(masked, images.present_on(self.cluster, job.image))
         if placement is None:
             if masked is not shape:
                 self._held_back.add(shape)
@@ -229,13 +230,13 @@ class Planner:
         priority, standing = self._standing(tenant)
         return (-priority, negative, standing, sequence, id)
 
-    def _within_limits(self, shape: Shape) -> Placement | None:
+    def _within_limits(self, shape: Shape, having: Collection[str] = ()) -> Placement | None:
         """A reserved place that keeps the tenant within its limits, or None."""
         if self._is_over(shape):
             return None
         document = self.cluster.tenants.get(shape.tenant)
         left = None if document is None else quota.left(document, self._use_with_plan(shape.tenant))
-        placement = self.placer.place(shape, left)
+        placement = self.placer.place(shape, left, having)
         if placement is not None:
             self._note(shape, placement)
         return placement

@@ -17,7 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 Values = Mapping[str, Any]
 
 _DOCKERS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    (("--gpus",), {"metavar": "GPUS", "help": "N, all, device=0,2, device=GPU-…, 8GiB, 50%, mig=1g.10gb."}),
+    (
+        ("--gpus",),
+        {"metavar": "GPUS", "help": "N, all, device=0,2, device=GPU-…, 8GiB, 50%, mig=1g.10gb."},
+    ),
     (("-e", "--env"), {"multiple": True, "metavar": "NAME[=VALUE]", "help": "Environment."}),
     (("--env-file",), {"multiple": True, "metavar": "FILE", "help": "Environment from a file."}),
     (("-v", "--volume"), {"multiple": True, "metavar": "SOURCE:TARGET[:ro]", "help": "Mount."}),
