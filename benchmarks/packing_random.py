@@ -1,6 +1,7 @@
 """Placing at random, to compare with."""
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gpuyard_coordinator.core import quota
@@ -20,7 +21,9 @@ class AnyPlace(Packer):
         super(AnyPlace, self).__post_init__()
         self._rng = random.Random(self.seed)
 
-    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
+    def place(
+        self, shape: Shape, left: quota.Left | None = None, having: Collection[str] = ()
+    ) -> Placement | None:
         table, ask = self._settled(), self._ask(shape)
         row = self._row(table, ask)
         scores = self._open_to(table.scores(row), ask.mask, shape)

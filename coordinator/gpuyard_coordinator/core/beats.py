@@ -10,7 +10,16 @@ from gpuyard.messages import Applied, AttemptReport, Beat
 from gpuyard.model.node import GpuSample
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState, NodeState
-from gpuyard_coordinator.core import adoption, fencing, filters, gangs, ledger, lifecycle, setaside
+from gpuyard_coordinator.core import (
+    adoption,
+    fencing,
+    filters,
+    gangs,
+    images,
+    ledger,
+    lifecycle,
+    setaside,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -286,6 +295,8 @@ def _take_report(
     attempt.usage = report["usage"] or attempt.usage
     attempt.log_chunks = report["log_chunks"]
     attempt.container_id = report["container_id"] or attempt.container_id
+    if report["pull"] is not None:
+        images.take_pull(cluster, job.image, attempt.node)
     before = attempt.image_digest, attempt.started_at
     attempt.image_digest = report["image_digest"] or attempt.image_digest
     attempt.started_at = report["started_at"] or attempt.started_at

@@ -1,6 +1,7 @@
 """Places for all members of a gang, each on another node, or none at all."""
 
 from collections import Counter
+from collections.abc import Collection
 
 from gpuyard_coordinator.core import gang_ports, quota
 from gpuyard_coordinator.core.cluster import Cluster
@@ -14,12 +15,14 @@ def place(
     shape: Shape,
     left: quota.Left | None,
     planned: Counter[str],
+    having: Collection[str],
 ) -> list[Placement]:
     """Reserved places for every member, one after another where the placer likes it best; empty,
     with nothing left reserved, where one finds none or no port is left to meet at.
 
     `left` is what the gang's tenant may still be granted. `planned` counts the ports that the plan
-    takes, by address: this gang's too, once it has its places.
+    takes, by address: this gang's too, once it has its places. `having` are nodes that have the
+    image.
     """
     if not placer.has_places(shape):
         return []
@@ -27,7 +30,7 @@ def place(
     found: list[Placement] = []
     names: frozenset[str] = frozenset()
     while len(found) < shape.nodes:
-        placement = placer.place(without_nodes(shape, shape.excluded | names), each)
+        placement = placer.place(without_nodes(shape, shape.excluded | names), each, having)
         if placement is None:
             break
         found.append(placement)

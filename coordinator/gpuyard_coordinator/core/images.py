@@ -3,9 +3,12 @@
 An image is on hold once it failed on `NODES` different nodes since it last started anywhere. When
 the hold is over one of its jobs goes in line each `TRY_EVERY_S`; the first that starts frees the
 others, a failure doubles the hold. The count is this leader's own: a new one begins anew.
+
+Which nodes have an image is known from the attempts that run there, which each leader hears of.
 """
 
 import heapq
+from collections.abc import Collection
 from typing import Final
 
 from gpuyard.model.reasons import EndReason
@@ -22,6 +25,8 @@ WINDOW_S: Final = 3600.0
 """A failure longer ago says nothing about the image now."""
 FIRST_HOLD_S: Final = 300.0
 LONGEST_HOLD_S: Final = 3600.0
+NODES_KEPT: Final = 32
+"""Nodes of which it is remembered that they have an image."""
 TRY_EVERY_S: Final = 60.0
 KEPT: Final = 4096
 """Images that are remembered; what is on hold is not forgotten."""
@@ -56,9 +61,25 @@ def wait(cluster: Cluster, job: Job) -> None:
     heapq.heappush(cluster.images[job.image].waiting, job.order)
 
 
-def take_start(cluster: Cluster, job: Job) -> None:
+def present_on(cluster: Cluster, image: str) -> Collection[str]:
+    """Nodes that are known to have an image; others may have it too."""
+    record = cluster.images.get(image)
+    return () if record is None else record.present_on
+
+
+def take_pull(cluster: Cluster, image: str, node: str) -> None:
+    """A node pulls an image: what it had of it is gone."""
+    if (record := cluster.images.get(image)) is not None:
+        record.present_on.pop(node, None)
+
+
+def take_start(cluster: Cluster, job: Job, node: str) -> None:
     """An attempt runs: nothing is wrong with its image, and whoever waited for it goes in line."""
     record = _record(cluster, job.image)
+    record.present_on.pop(node, None)
+    record.present_on[node] = None
+    if len(record.present_on) > NODES_KEPT:
+        del record.present_on[next(iter(record.present_on))]
     record.has_started, record.held_since = True, None
     record.failed_on.clear()
     cluster.images_held.discard(job.image)

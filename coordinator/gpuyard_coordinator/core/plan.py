@@ -7,12 +7,13 @@ shapes that were refused are not asked again until room grew, a reservation ende
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import adoption, fairshare, gang_places, quota
+from gpuyard_coordinator.core import adoption, fairshare, gang_places, images, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, Preempted, StillQueued
 from gpuyard_coordinator.core.explain import RecentWords, Words
@@ -192,7 +193,7 @@ class Planner:
         _, _, tenant, id = order
         job = self.cluster.jobs[tenant, id]
         masked = self._masked(shape, job.key, self._place_of(order))
-        placements = self._within_limits(masked)
+        placements = self._within_limits(masked, images.present_on(self.cluster, job.image))
         if not placements:
             if masked is not shape:
                 self._held_back.add(shape)
@@ -236,7 +237,7 @@ class Planner:
         priority, standing = self._standing(tenant)
         return (-priority, negative, standing, sequence, id)
 
-    def _within_limits(self, shape: Shape) -> list[Placement]:
+    def _within_limits(self, shape: Shape, having: Collection[str] = ()) -> list[Placement]:
         """A reserved place that keeps the tenant within its limits, of a gang one for each member;
         empty where there is none."""
         if self._is_over(shape):
@@ -244,10 +245,10 @@ class Planner:
         document = self.cluster.tenants.get(shape.tenant)
         left = None if document is None else quota.left(document, self._use_with_plan(shape.tenant))
         if shape.nodes == 1:
-            placement = self.placer.place(shape, left)
+            placement = self.placer.place(shape, left, having)
             found = [] if placement is None else [placement]
         else:
-            found = gang_places.place(self.cluster, self.placer, shape, left, self._ports)
+            found = gang_places.place(self.cluster, self.placer, shape, left, self._ports, having)
         if found:
             self._note(shape, found)
         return found

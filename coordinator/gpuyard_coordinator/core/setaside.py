@@ -50,7 +50,7 @@ def take_end(
 def take_start(cluster: Cluster, job: Job, attempt: Attempt, now: Now) -> None:
     """An attempt is heard of as running for the first time."""
     attempt.running_since = now.mono
-    images.take_start(cluster, job)
+    images.take_start(cluster, job, attempt.node)
     node = cluster.nodes[attempt.node]
     node.failures = [failure for failure in node.failures if failure.has_run]
 

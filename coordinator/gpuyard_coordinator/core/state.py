@@ -296,6 +296,8 @@ class ImageRecord:
     failed_on: dict[str, float] = field(default_factory=dict)
     """Monotonic time by node, since it last started anywhere."""
     has_started: bool = False
+    present_on: dict[str, None] = field(default_factory=dict)
+    """Nodes that have it, since an attempt ran there of late; the latest last."""
     held_since: str | None = None
     """Since when its jobs wait; None: they do not."""
     next_try: str = ""

@@ -60,10 +60,20 @@ def test_drivers_before_470_name_an_instance_by_its_gpu() -> None:
 
 
 class Nameless(SimulatedNvml):
-    """A driver that names an instance like its GPU."""
+    """A driver that names an instance like its GPU, and tells these numbers of it."""
+
+    attributes = (0, 0, 0)
 
     def nvmlDeviceGetName(self, handle: int) -> str | bytes:
         return "NVIDIA H200"
+
+    def nvmlDeviceGetAttributes(self, handle: int) -> Any:
+        compute, slices, memory_mib = self.attributes
+        return SimpleNamespace(
+            computeInstanceSliceCount=compute,
+            gpuInstanceSliceCount=slices,
+            memorySizeMB=memory_mib,
+        )
 
 
 @pytest.mark.parametrize(
@@ -82,12 +92,10 @@ def test_a_profile_is_made_of_slices_and_memory_where_no_name_tells_it(
 ) -> None:
     definition = make_definition({**SPLIT, "memory_mib": memory_mib, "mig": ["1g.10gb"]})
     nvml = Nameless(definition, clock=lambda: 0.0)
-    names = ("computeInstanceSliceCount", "gpuInstanceSliceCount", "memorySizeMB")
-    told = SimpleNamespace(**dict(zip(names, attributes, strict=True)))
-    nvml.nvmlDeviceGetAttributes = lambda handle: told  # type: ignore[assignment,method-assign]
+    nvml.attributes = attributes
     instance = probe(nvml, ProbeContext(nvml))["gpus"][1]
 
-    assert (instance["mig"] or {})["profile"] == profile
+    assert instance["mig"] is not None and instance["mig"]["profile"] == profile
     assert ("mig.profile" in instance["missing"]) == (profile is None)
 
 

@@ -72,7 +72,7 @@ def test_all_wants_a_node_of_which_no_gpu_is_split() -> None:
     yard.submit("j", gpus="all")
 
     assert yard.plan() == 1
-    assert yard.job("j").last.node == "b"
+    assert yard.attempt("j").node == "b"
     yard.submit("k", gpus="device=0", node="a")
     assert yard.plan() == 1
 
@@ -156,7 +156,7 @@ def test_jobs_fill_the_node_that_has_fewer_instances_left() -> None:
         yard.submit(f"j{number}", gpus="mig=1g.10gb")
         yard.plan()
 
-    assert {yard.job(f"j{number}").last.node for number in range(6)} == {"b"}
+    assert {yard.attempt(f"j{number}").node for number in range(6)} == {"b"}
 
 
 def test_why_names_the_profiles_that_there_are() -> None:

@@ -1,5 +1,7 @@
 """Who goes next and where to: the order of the queue, packing, and what a plan costs."""
 
+from collections.abc import Collection
+
 from gpuyard.model.node import GpuLink
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.effects import Effects
@@ -107,9 +109,11 @@ class CountingPlacer(Packer):
 
     calls: list[Shape]
 
-    def place(self, shape: Shape, left: Left | None = None) -> Placement | None:
+    def place(
+        self, shape: Shape, left: Left | None = None, having: Collection[str] = ()
+    ) -> Placement | None:
         self.calls.append(shape)
-        return super().place(shape, left)
+        return super().place(shape, left, having)
 
 
 def test_impossible_jobs_cost_one_question_however_many_they_are() -> None:

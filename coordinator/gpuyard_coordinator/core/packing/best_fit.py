@@ -5,7 +5,7 @@ it, and there on the fullest of its node.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from gpuyard_coordinator.core import quota, selection
@@ -47,7 +47,10 @@ class BestFit:
     def prepare(self, mix: Mix) -> Iterator[None]:
         return iter(())
 
-    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
+    def place(
+        self, shape: Shape, left: quota.Left | None = None, having: Collection[str] = ()
+    ) -> Placement | None:
+        """Ties go by name alone: the policy that is compared with knows no images."""
         placement = None
         if shape.is_share and not shape.prefer:
             placement = self._best(shape, left, opens=False)

@@ -1,12 +1,13 @@
 """The yard's placer: a job goes where the nodes are then worth most to the mix of jobs.
 
 What a node is worth is `pricing`'s potential, for a mix of jobs that is known. The scores of
-all requests on all nodes are kept (`table`); of equal ones the first node by name is taken, within
-it the best linked GPUs, then those of the lowest index. Where single devices or their cost decide
-(`prefer`, GPUs by id, a limit that binds), nodes are looked at one by one, best score first.
+all requests on all nodes are kept (`table`); of equal ones a node that is known to have the image is
+taken, then the first by name, within it the best linked GPUs, then those of the lowest index. Where
+single devices or their cost decide (`prefer`, GPUs by id, a limit that binds), nodes are looked at
+one by one, best score first, whatever images they have.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -115,7 +116,9 @@ class Packer:
         """Takes in what changed now and not in the next `place`: nodes, and prices that are due."""
         self._settled()
 
-    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
+    def place(
+        self, shape: Shape, left: quota.Left | None = None, having: Collection[str] = ()
+    ) -> Placement | None:
         table, ask = self._settled(), self._ask(shape)
         row = ask.number if ask.age == table.age else self._row(table, ask)
         is_bound = left is not None and (ask.most is None or not left.takes(ask.most))
@@ -124,6 +127,8 @@ class Packer:
         member = self._best(table, row, ask.mask, shape)
         if member is None:
             return None
+        if having and member.name not in having:
+            member = self._having(table.scores(row), member, ask.mask, shape, having)
         step = table.step(row, member.number)
         uuids = tuple(member.find(step.taken))
         if shape.share_mib is not None and not _has_memory(member, shape, uuids[0]):
@@ -173,6 +178,20 @@ class Packer:
         scores = self._open_to(scores, mask, shape)
         number = int(scores.argmin())
         return fleet.ordered[number] if scores[number] < INFEASIBLE else None
+
+    def _having(
+        self, scores: Scores, best: Member, mask: Shape, shape: Shape, having: Collection[str]
+    ) -> Member:
+        """The first of those nodes that is as good as the best one, if any is."""
+        least, found = scores[best.number], best
+        for name in having:
+            member = self._fleet.members.get(name)
+            if member is None or scores[member.number] != least:
+                continue
+            is_first = found is best or member.number < found.number
+            if is_first and self._takes(member, mask, shape):
+                found = member
+        return found
 
     def _takes(self, member: Member, mask: Shape, shape: Shape) -> bool:
         """Whether all that is not in the scores lets a job onto a node."""

@@ -1,6 +1,6 @@
 """What the planner asks of a placer, and what it gets."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
 
 from gpuyard_coordinator.core import quota
@@ -23,11 +23,14 @@ class Placer(Protocol):
 
     def node_removed(self, name: str) -> None: ...
 
-    def place(self, shape: Shape, left: quota.Left | None = None) -> Placement | None:
+    def place(
+        self, shape: Shape, left: quota.Left | None = None, having: Collection[str] = ()
+    ) -> Placement | None:
         """The best place for one job of a shape now, or None; costs no walk over the fleet
         unless something other than its resources binds, or it has preferences.
 
-        `left` is what its tenant may still be granted.
+        `left` is what its tenant may still be granted; of equally good nodes one of those `having`
+        its image is taken, and then the first by name.
         """
 
     def has_places(self, shape: Shape) -> bool:

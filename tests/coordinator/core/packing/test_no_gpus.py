@@ -7,7 +7,7 @@ from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.packing.placer import Placer
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
-from tests.support.agents import A100_80, H200, RTX_4090
+from tests.support.agents import A100_80, H200, RTX_4090, gpu_uuid
 from tests.support.yard import Yard
 
 MIXES = {
@@ -53,7 +53,7 @@ def test_the_first_gpus_come_after_a_node_without_any(packer: Packer) -> None:
     packer.node_changed(node("a"))
     assert only_cpus_fit(packer)
     packer.node_changed(node("b", [A100_80] * 2))
-    assert packer.place(Shape(gpus=1)) == Placement("b", ("GPU-b-0",))
+    assert packer.place(Shape(gpus=1)) == Placement("b", (gpu_uuid("b", 0),))
     packer.node_changed(node("c", [H200, H200, RTX_4090]))  # models and a size never seen before
     assert packer.place(share(50.0)) is not None
     placed = packer.place(Shape(gpus=2))
