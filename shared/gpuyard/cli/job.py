@@ -64,6 +64,8 @@ def detail(view: View) -> Iterator[str]:
         yield "Attempts"
         for attempt in attempts:
             yield f"  {attempt_text(attempt)}"
+            for member in attempt.get("members") or ():
+                yield f"     {member_text(member)}"
     events = view.get("events") or []
     if events:
         yield ""
@@ -133,14 +135,15 @@ def _asked(view: View) -> str:
         parts.append(f"{spec['cpus']:g} CPUs")
     if spec.get("memory_mib") is not None:
         parts.append(f"{mib(spec['memory_mib'])} of memory")
-    return ", ".join(parts)
+    nodes = spec.get("nodes") or 1
+    return ", ".join(parts) + (f" on each of {nodes} nodes" if nodes > 1 else "")
 
 
 def _node(view: View) -> str:
     if not view["node"]:
         return ""
-    state = view["node_state"]
-    return f"{view['node']} ({state})" if state not in (None, "ready") else str(view["node"])
+    state, nodes = view["node_state"], ", ".join(view.get("nodes") or [view["node"]])
+    return f"{nodes} ({state})" if state not in (None, "ready") else nodes
 
 
 def _cut_off(view: View) -> str:
@@ -164,7 +167,17 @@ def _held(gpu: View) -> str:
 
 def attempt_text(attempt: View) -> str:
     """One attempt in one line: where, how long, how it ended, what it used."""
-    parts = [f"{attempt['attempt']}  {attempt['node']}"]
+    others = len(attempt.get("members") or ()) - 1
+    where = attempt["node"] + (f" +{others}" if others > 0 else "")
+    return _told([f"{attempt['attempt']}  {where}"], attempt)
+
+
+def member_text(member: View) -> str:
+    """The same of one member of a gang."""
+    return _told([f"rank {member['rank']}  {member['node']}"], member)
+
+
+def _told(parts: list[str], attempt: View) -> str:
     if attempt["ended_at"]:
         code = f" {attempt['exit_code']}" if attempt["exit_code"] is not None else ""
         parts.append(f"{attempt['reason'] or 'ended'}{code}")
@@ -175,7 +188,7 @@ def attempt_text(attempt: View) -> str:
         parts.append(f"after {span((end - start).total_seconds())}")
     if attempt.get("message"):
         parts.append(str(attempt["message"]))
-    if attempt["next_allowed_because"]:
+    if attempt.get("next_allowed_because"):
         parts.append(f"next allowed: {attempt['next_allowed_because']}")
     usage: dict[str, Any] | None = attempt["usage"]
     if usage and usage.get("gpu_seconds"):
