@@ -1,5 +1,6 @@
 """Chunks in any order, twice, missing, from strangers: the output comes out as it was written."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def chunk(n: int, data: bytes = b"", *, offset: int = 0, **more: Any) -> LogChun
     return made
 
 
-def texts(chunks: list[LogChunk]) -> list[bytes]:
+def texts(chunks: Sequence[LogChunk]) -> list[bytes]:
     return [item["data"] for item in chunks]
 
 
