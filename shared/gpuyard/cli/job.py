@@ -99,7 +99,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
         ("Command", _command(view["command"])),
         ("Asked for", _asked(view)),
         ("Node", _node(view)),
-        ("GPUs", ", ".join(_held(gpu) for gpu in view["gpus"])),
+        ("GPUs", _gpus(view)),
         ("Isolation", "none: a plain process" if view.get("isolation") == "none" else ""),
         ("Priority", "" if view["priority"] is None else str(view["priority"])),
         ("Time limit", span(view["max_runtime_s"]) if view["max_runtime_s"] else ""),
@@ -157,6 +157,13 @@ def _cut_off(view: View) -> str:
     is_fenced = bool(attempts and attempts[-1].get("fenced"))
     last = "" if is_fenced or not view["node"] else " (its node does not hold the fence)"
     return f"ends after {span(parse_duration_s(rule['stop_after']))}{last}"
+
+
+def _gpus(view: View) -> str:
+    """What it holds; of a gang only how many, since its members name them."""
+    if len(view.get("nodes") or ()) > 1:
+        return f"{len(view['gpus'])} in all" if view["gpus"] else ""
+    return ", ".join(_held(gpu) for gpu in view["gpus"])
 
 
 def _held(gpu: View) -> str:
