@@ -79,6 +79,11 @@ class PrivateEngine(Engine):
             self._commands = os.pathsep.join([str(self._toolkit_double()), _PATH])
 
     @property
+    def namespace(self) -> str:
+        """The name of its network namespace, as `ip netns` has it."""
+        return self._namespace
+
+    @property
     def pid(self) -> int:
         """The process id of the running dockerd."""
         return self._running().pid

@@ -117,7 +117,13 @@ class RunningYard:
         )
 
     def agent(
-        self, name: str = "node", *, runtime: str = "process", docker_host: str = "", **flags: str
+        self,
+        name: str = "node",
+        *,
+        runtime: str = "process",
+        docker_host: str = "",
+        address: str = "",
+        **flags: str,
     ) -> Daemon:
         """Starts an agent; `flags` are its options with underscores (`simulate="1"`)."""
         arguments = ["--url", self.server.url, "--dir", str(self.directory / f"agent-{name}")]
@@ -125,6 +131,7 @@ class RunningYard:
         for key, value in flags.items():
             arguments += [f"--{key.replace('_', '-')}", value]
         env = {"DOCKER_HOST": docker_host} if docker_host else {}
+        env |= {"GPUYARD_ADDRESS": address} if address else {}
         daemon = Daemon("gpuyard_agent", self.directory / f"{name}.log", arguments, **env)
         daemon.start()
         self.agents[name] = daemon

@@ -33,9 +33,11 @@ def try_specs(specs: list[dict[str, Any]], settings: Globals) -> int:
 def _lines(plan: Mapping[str, Any], tenant: str, name: str) -> Iterator[str]:
     job = f"job {name}" if name else "job"
     if plan["fits"]:
-        gpus = plan["gpus"]
+        gpus, nodes = plan["gpus"], plan.get("nodes") or [plan["node"]]
         held = f" with {', '.join(gpus)}" if gpus else ""
-        yield f"{job} would start on {plan['node']}{held} (dry run)"
+        if len(nodes) > 1:
+            held = f" with {len(gpus)} GPUs" if gpus else ""
+        yield f"{job} would start on {', '.join(nodes)}{held} (dry run)"
     else:
         yield f"{job} would wait (dry run)"
     yield from (f"  {note}" for note in plan["notes"])

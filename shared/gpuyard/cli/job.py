@@ -64,6 +64,8 @@ def detail(view: View) -> Iterator[str]:
         yield "Attempts"
         for attempt in attempts:
             yield f"  {attempt_text(attempt)}"
+            for member in attempt.get("members") or ():
+                yield f"     {member_text(member)}"
     events = view.get("events") or []
     if events:
         yield ""
@@ -97,7 +99,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
         ("Command", _command(view["command"])),
         ("Asked for", _asked(view)),
         ("Node", _node(view)),
-        ("GPUs", ", ".join(_held(gpu) for gpu in view["gpus"])),
+        ("GPUs", _gpus(view)),
         ("Isolation", "none: a plain process" if view.get("isolation") == "none" else ""),
         ("Priority", "" if view["priority"] is None else str(view["priority"])),
         ("Time limit", span(view["max_runtime_s"]) if view["max_runtime_s"] else ""),
@@ -138,14 +140,15 @@ def _asked(view: View) -> str:
         parts.append(f"{spec['cpus']:g} CPUs")
     if spec.get("memory_mib") is not None:
         parts.append(f"{mib(spec['memory_mib'])} of memory")
-    return ", ".join(parts)
+    nodes = spec.get("nodes") or 1
+    return ", ".join(parts) + (f" on each of {nodes} nodes" if nodes > 1 else "")
 
 
 def _node(view: View) -> str:
     if not view["node"]:
         return ""
-    state = view["node_state"]
-    return f"{view['node']} ({state})" if state not in (None, "ready") else str(view["node"])
+    state, nodes = view["node_state"], ", ".join(view.get("nodes") or [view["node"]])
+    return f"{nodes} ({state})" if state not in (None, "ready") else nodes
 
 
 def _cut_off(view: View) -> str:
@@ -161,6 +164,13 @@ def _cut_off(view: View) -> str:
     return f"ends after {span(parse_duration_s(rule['stop_after']))}{last}"
 
 
+def _gpus(view: View) -> str:
+    """What it holds; of a gang only how many, since its members name them."""
+    if len(view.get("nodes") or ()) > 1:
+        return f"{len(view['gpus'])} in all" if view["gpus"] else ""
+    return ", ".join(_held(gpu) for gpu in view["gpus"])
+
+
 def _held(gpu: View) -> str:
     index = "" if gpu["index"] is None else f"{gpu['index']} "
     part = "" if gpu["milli"] == 1000 else f" {gpu['milli'] / 10:g}%"
@@ -169,7 +179,17 @@ def _held(gpu: View) -> str:
 
 def attempt_text(attempt: View) -> str:
     """One attempt in one line: where, how long, how it ended, what it used."""
-    parts = [f"{attempt['attempt']}  {attempt['node']}"]
+    others = len(attempt.get("members") or ()) - 1
+    where = attempt["node"] + (f" +{others}" if others > 0 else "")
+    return _told([f"{attempt['attempt']}  {where}"], attempt)
+
+
+def member_text(member: View) -> str:
+    """The same of one member of a gang."""
+    return _told([f"rank {member['rank']}  {member['node']}"], member)
+
+
+def _told(parts: list[str], attempt: View) -> str:
     if attempt["ended_at"]:
         code = f" {attempt['exit_code']}" if attempt["exit_code"] is not None else ""
         parts.append(f"{attempt['reason'] or 'ended'}{code}")
@@ -180,7 +200,7 @@ def attempt_text(attempt: View) -> str:
         parts.append(f"after {span((end - start).total_seconds())}")
     if attempt.get("message"):
         parts.append(str(attempt["message"]))
-    if attempt["next_allowed_because"]:
+    if attempt.get("next_allowed_because"):
         parts.append(f"next allowed: {attempt['next_allowed_because']}")
     usage: dict[str, Any] | None = attempt["usage"]
     if usage and usage.get("gpu_seconds"):

@@ -191,11 +191,17 @@ def job_columns(is_mixed: bool) -> Sequence[Column]:
         Column("USER", user_text, least=5, drop=7),
         Column("STATE", state_text, least=9),
         Column("GPUS", gpus_text, drop=3, is_right=True),
-        Column("NODE", lambda job: job["node"] or "-", least=6, drop=4),
+        Column("NODE", node_text, least=6, drop=4),
         Column("AGE", lambda job: age(job["submitted_at"], now), drop=6, is_right=True),
         Column("IMAGE", lambda job: job["image"] or "-", drop=8, only_wide=True),
         Column("WHY", why_text, least=8, drop=1),
     ]
+
+
+def node_text(job: View) -> str:
+    """`n1`, and `n1 +3` for a gang over four nodes."""
+    others = len(job.get("nodes") or ()) - 1
+    return (job["node"] or "-") + (f" +{others}" if others > 0 else "")
 
 
 def user_text(job: View) -> str:

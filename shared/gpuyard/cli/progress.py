@@ -46,9 +46,11 @@ def note(event: Event) -> str | None:
 
 
 def ending(view: Mapping[str, Any]) -> str | None:
-    """Why a job ended, in one line; None where the container simply ended by itself."""
+    """Why a job ended, in one line; None where the container simply ended by itself, unless it was
+    one of a gang's: then which."""
     reason, message = view.get("reason"), view.get("message")
-    if view.get("state") == "succeeded" or reason == EndReason.EXITED:
+    is_plain = reason == EndReason.EXITED and not (view.get("nodes") and message)
+    if view.get("state") == "succeeded" or is_plain:
         return None
     try:
         told = REASONS[EndReason(reason or "")].text

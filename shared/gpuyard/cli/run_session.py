@@ -9,19 +9,21 @@ import asyncio
 import contextlib
 import errno
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuyard.cli.ending import CLOSED_PIPE, INTERRUPTED, UNAVAILABLE, YARD_FAILED, say
+from gpuyard.cli.members import RankedOutput
 from gpuyard.cli.output_writer import OutputWriter
 from gpuyard.cli.streams import write
 from gpuyard.cli.terminal import DetachKeys, ProgressLine, is_interactive
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.client.follow import Follower, is_chunk, is_event
 from gpuyard.client.jobs import Job
+from gpuyard.client.output import ShownChunk
 from gpuyard.errors import GpuyardError, UnknownThing
-from gpuyard.messages import Event, LogChunk
+from gpuyard.messages import Event
 
 SECOND_PRESS_S: Final = 3.0
 OWN_TIMEOUT: Final = 124
@@ -58,6 +60,7 @@ class RunSession:
         self._pressed_at: float | None = None
         self._leave_at: float | None = None
         self._has_begun = asyncio.Event()
+        self._ranked = RankedOutput()
 
     async def run(self) -> int:
         """The exit code; the job has ended, or what is said on stderr tells that it goes on."""
@@ -129,6 +132,7 @@ class RunSession:
                 self._show_event(item)
             elif is_chunk(item):
                 await self._show_chunk(item, writer)
+        await self._show_lines(self._ranked.flush(), writer)
 
     def _show_event(self, event: Event) -> None:
         # Loaded here, when the job is on its way: it may start in the meantime.
@@ -145,14 +149,21 @@ class RunSession:
             self._told = text
             self._say(f"job {progress.short_id(self._id)} {text}")
 
-    async def _show_chunk(self, chunk: LogChunk, writer: OutputWriter) -> None:
+    async def _show_chunk(self, chunk: ShownChunk, writer: OutputWriter) -> None:
         self._progress.clear()
+        if "rank" in chunk:
+            await self._show_lines(self._ranked.feed(chunk), writer)
+            return
         if chunk["lost_bytes"]:
             await writer.drain()
             self._say(f"{chunk['lost_bytes']} bytes of output are missing here")
         if chunk["data"]:
             is_error = chunk["stream"] == 2 or self._options.json
             await writer.write(2 if is_error else 1, chunk["data"])
+
+    async def _show_lines(self, lines: Iterator[tuple[int, bytes]], writer: OutputWriter) -> None:
+        for stream, data in lines:
+            await writer.write(2 if self._options.json else stream, data)
 
     def _ended(self, job: Job) -> int:
         from gpuyard.cli import progress

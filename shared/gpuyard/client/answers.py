@@ -17,6 +17,8 @@ class DryRun(TypedDict):
 
     fits: bool
     node: str | None
+    nodes: list[str]
+    """Of a gang's members; otherwise that node alone."""
     gpus: list[str]
     """UUIDs."""
     verdict: dict[str, Any] | None

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal, Self, overload
@@ -17,9 +17,15 @@ from gpuyard.client.event_order import parse_event
 from gpuyard.client.follow import Follower, Notice, is_chunk, is_event
 from gpuyard.client.jobs import Job, LogLine, StillUnfinished
 from gpuyard.client.operations import Operations
-from gpuyard.client.output import AttemptOutput, LineSplitter, parse_chunk
+from gpuyard.client.output import (
+    AttemptOutput,
+    OutputLines,
+    ShownChunk,
+    of_rank,
+    parse_chunk,
+)
 from gpuyard.errors import RemoteProtocolError, Unavailable
-from gpuyard.messages import Event, LogChunk
+from gpuyard.messages import Event
 
 CONNECT_S: Final = 3.0
 LOG_PAGE: Final = 256
@@ -147,7 +153,7 @@ class AsyncClient(Operations):
         `on_log` gets each line of output, in order within each stream, `on_event` each event.
         Cancelling this call leaves the job running: use `cancel`.
         """
-        lines = LineSplitter()
+        lines = OutputLines()
         async with self.started(spec, with_output=on_log is not None) as (follower, job):
             async for item in follower.items():
                 if is_event(item) and on_event is not None:
@@ -269,48 +275,62 @@ class AsyncClient(Operations):
             await follower.close()
 
     async def output(
-        self, id: str, *, follow: bool = False, attempt: int | None = None
-    ) -> AsyncIterator[LogChunk]:
-        """The job's output in the bytes that it wrote, chunk by chunk.
+        self,
+        id: str,
+        *,
+        follow: bool = False,
+        attempt: int | None = None,
+        rank: int | None = None,
+    ) -> AsyncIterator[ShownChunk]:
+        """The job's output in the bytes that it wrote, chunk by chunk; a gang's with the rank of
+        the member that wrote each, or that of one `rank` alone.
 
         Without `follow` what is stored now: of `attempt`, or of all of them.
         """
         job = await self.job(id)
         if not follow:
-            numbers = [item["attempt"] for item in job.view.get("attempts") or []]
-            for number in numbers if attempt is None else [attempt]:
-                async for chunk in self._stored(job, number):
+            for number, each in _sources(job, attempt, rank):
+                async for chunk in self._stored(job, number, each):
                     yield chunk
             return
         async with self.following(job, with_output=True) as follower:
             async for item in follower.items():
-                if is_chunk(item) and attempt in (None, item["attempt"]):
+                if not is_chunk(item) or attempt not in (None, item["attempt"]):
+                    continue
+                if rank is None or item.get("rank", 0) == rank:
                     yield item
 
-    async def _stored(self, job: Job, attempt: int) -> AsyncIterator[LogChunk]:
+    async def _stored(self, job: Job, attempt: int, rank: int | None) -> AsyncIterator[ShownChunk]:
         cursor: str | None = None
         output = AttemptOutput(attempt)
         body = {"id": job.id, "tenant": job.tenant, "attempt": attempt, "limit": LOG_PAGE}
+        body |= {} if rank is None else {"rank": rank}
         while True:
             answer = await self.api.call("logs", body | {"cursor": cursor})
             for item in answer["items"]:
                 if chunk := parse_chunk(item):
                     for ready in output.feed(chunk):
-                        yield ready
+                        yield of_rank(ready, rank)
             following = answer.get("next")
             if following is None or following == cursor:
                 break
             cursor = following
         while output.has_gap:
             for ready in output.skip_gap():
-                yield ready
+                yield of_rank(ready, rank)
 
     async def logs(
-        self, id: str, *, follow: bool = False, attempt: int | None = None
+        self,
+        id: str,
+        *,
+        follow: bool = False,
+        attempt: int | None = None,
+        rank: int | None = None,
     ) -> AsyncIterator[LogLine]:
-        """Lines of the job's output; with `follow` until the job is over."""
-        lines = LineSplitter()
-        async for chunk in self.output(id, follow=follow, attempt=attempt):
+        """Lines of the job's output, or of one member of a gang; with `follow` until the job is
+        over."""
+        lines = OutputLines()
+        async for chunk in self.output(id, follow=follow, attempt=attempt, rank=rank):
             for line in lines.feed(chunk):
                 yield line
         for line in lines.flush():
@@ -379,3 +399,15 @@ class AsyncClient(Operations):
             job=id,
             reason=reason,
         )
+
+
+def _sources(job: Job, attempt: int | None, rank: int | None) -> Iterator[tuple[int, int | None]]:
+    """Attempts of a job, a gang's rank by rank, that are `attempt` and `rank` where those are
+    asked for."""
+    for item in job.view.get("attempts") or []:
+        if attempt not in (None, item["attempt"]):
+            continue
+        members = item.get("members")
+        for each in [None] if members is None else [member["rank"] for member in members]:
+            if rank in (None, each or 0):
+                yield item["attempt"], each

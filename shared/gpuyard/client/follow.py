@@ -13,9 +13,9 @@ from gpuyard import subjects
 from gpuyard.bus import Bus, Message, Subscription
 from gpuyard.client.api import Api
 from gpuyard.client.event_order import EventOrder, parse_event
-from gpuyard.client.output import OutputFeed, parse_chunk
+from gpuyard.client.output import OutputFeed, ShownChunk, Source, parse_chunk
 from gpuyard.errors import RemoteProtocolError, Unavailable, UnknownThing
-from gpuyard.messages import Event, LogChunk
+from gpuyard.messages import Event
 from gpuyard.model.states import FINAL_STATES
 
 RECHECK_S: Final = 5.0
@@ -27,7 +27,7 @@ LOG_PAGE: Final = 256
 LOOK_S: Final = 0.001
 """`wait` with hardly any time is the cheapest look at a job."""
 
-Item = Event | LogChunk
+Item = Event | ShownChunk
 Notice = Callable[[str], None]
 
 
@@ -36,7 +36,7 @@ def is_event(item: Item) -> TypeGuard[Event]:
     return "kind" in item
 
 
-def is_chunk(item: Item) -> TypeGuard[LogChunk]:
+def is_chunk(item: Item) -> TypeGuard[ShownChunk]:
     return "stream" in item
 
 
@@ -73,9 +73,9 @@ class Follower:
         self._order = EventOrder()
         self._events: deque[Event] = deque()
         self._output = OutputFeed()
-        self._backlog: deque[int] = deque()
-        """Attempts whose stored output is to be read on."""
-        self._cursors: dict[int, str] = {}
+        self._backlog: deque[Source] = deque()
+        """Those whose stored output is to be read on."""
+        self._cursors: dict[Source, str] = {}
         self._is_accepted = False
         self._is_over = False
         self._is_silent = False
@@ -102,7 +102,7 @@ class Follower:
         """Take in what happened before `open`; raises where the yard does not know the job."""
         await self._refresh()
         if self._with_output:
-            self._backlog.extend(self._output.attempts())
+            self._backlog.extend(self._output.sources())
 
     async def decided(self, timeout_s: float) -> bool:
         """Wait until the submission was accepted or refused; False where neither came in time."""
@@ -173,11 +173,11 @@ class Follower:
             await self._refresh()
             if stood > GIVE_UP_S:
                 self._enter(self._order.skip_gap())
-        for attempt in self._unsettled():
-            if self._output.has_gap(attempt) and stood > GIVE_UP_S:
-                self._output.skip_gap(attempt)
-            elif attempt not in self._backlog:
-                self._backlog.append(attempt)
+        for source in self._unsettled():
+            if self._output.has_gap(source) and stood > GIVE_UP_S:
+                self._output.skip_gap(source)
+            elif source not in self._backlog:
+                self._backlog.append(source)
         if stood > GIVE_UP_S:
             self._gap_since = None
 
@@ -185,17 +185,17 @@ class Follower:
         """What is missing, by name: events, or output that is late or whose attempt is over."""
         if self._order.has_gap:
             return "events"
-        attempts = self._unsettled()
-        for attempt in attempts:
-            is_past = self._is_over or attempt != attempts[-1]
-            if is_past or self._output.has_gap(attempt):
-                return f"output {attempt}"
+        sources = self._unsettled()
+        for source in sources:
+            is_past = self._is_over or source[0] != sources[-1][0]
+            if is_past or self._output.has_gap(source):
+                return f"output {source}"
         return None
 
-    def _unsettled(self) -> list[int]:
+    def _unsettled(self) -> list[Source]:
         if not self._with_output:
             return []
-        return [n for n in self._output.attempts() if not self._output.is_settled(n)]
+        return [each for each in self._output.sources() if not self._output.is_settled(each)]
 
     async def _tolerant(self, look: Callable[[], Any]) -> None:
         """Look, and say once when the yard does not answer: the job goes on without us."""
@@ -221,8 +221,8 @@ class Follower:
             # Stored, and no leader has taken it in yet.
             return
         view = answer["job"]
-        attempts = self._output.attempts()
-        newest = attempts[-1] if attempts else None
+        sources = self._output.sources()
+        newest = sources[-1][0] if sources else None
         is_over = view["state"] in FINAL_STATES
         if is_over or view["attempt"] != newest or not self._is_accepted:
             await self._refresh()
@@ -234,10 +234,11 @@ class Follower:
             await asyncio.sleep(0.1)
             await self._tolerant(self._refresh)
         for attempt in self.view.get("attempts") or []:
-            number = attempt["attempt"]
-            never_ran = attempt.get("started_at") is None
-            if never_ran and not self._output.has_begun(number):
-                self._output.give_up(number)
+            for rank, part in enumerate(attempt.get("members") or [attempt]):
+                source = (attempt["attempt"], rank)
+                never_ran = part.get("started_at") is None
+                if never_ran and not self._output.has_begun(source):
+                    self._output.give_up(source)
 
     async def _refresh(self) -> None:
         """The whole job: its events, its attempts and where they are."""
@@ -248,22 +249,24 @@ class Follower:
         self.view = view
         self._is_accepted = True
         for attempt in view.get("attempts") or []:
-            self._output.assign(attempt["attempt"], attempt["node"])
+            parts = attempt.get("members") or [attempt]
+            self._output.assign(attempt["attempt"], *(part["node"] for part in parts))
         self._is_over = self._is_over or view["state"] in FINAL_STATES
 
     async def _read_backlog(self) -> None:
         """One page of what is stored, so that little of a long output is in memory at a time."""
         if not self._backlog:
             return
-        attempt = self._backlog[0]
-        cursor = self._cursors.get(attempt)
-        body = self._body | {"attempt": attempt, "cursor": cursor, "limit": LOG_PAGE}
+        source = self._backlog[0]
+        cursor = self._cursors.get(source)
+        attempt, rank = source
+        body = self._body | {"attempt": attempt, "rank": rank, "cursor": cursor, "limit": LOG_PAGE}
         answer = await self._api.call("logs", body)
         chunks = [chunk for item in answer["items"] if (chunk := parse_chunk(item))]
-        self._output.stored(attempt, self._output.node_of(attempt), chunks)
+        self._output.stored(source, chunks)
         following = answer.get("next")
         if following is not None and following != cursor:
-            self._cursors[attempt] = following
+            self._cursors[source] = following
         if following is None or following == cursor or not answer["items"]:
             self._backlog.popleft()
 
@@ -290,7 +293,8 @@ class Follower:
         for event in events:
             self._is_accepted = True
             if event["attempt"] is not None and event["node"] is not None:
-                self._output.assign(event["attempt"], event["node"])
+                nodes = event["data"].get("nodes") or [event["node"]]
+                self._output.assign(event["attempt"], *nodes)
             if event["data"].get("unlimited") is True:
                 self.is_unlimited = True
             if event["kind"] in FINAL_STATES:

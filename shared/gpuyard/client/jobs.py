@@ -94,3 +94,5 @@ class LogLine:
     attempt: int = 1
     lost_bytes: int = 0
     """Bytes that were cut right before this line, because of the job's log limit."""
+    rank: int | None = None
+    """Which of a gang's members wrote it; None for a job on one node."""

@@ -11,7 +11,8 @@ import codecs
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final, Literal, NotRequired, cast
 
 from gpuyard.client.jobs import LogLine
 from gpuyard.messages import LogChunk
@@ -19,6 +20,13 @@ from gpuyard.messages import LogChunk
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 MAX_LINE_CHARACTERS: Final = 1024 * 1024
 _STREAMS: Final[dict[int, Literal["stdout", "stderr"]]] = {1: "stdout", 2: "stderr"}
+
+
+class ShownChunk(LogChunk):
+    """A chunk as a reader is handed it."""
+
+    rank: NotRequired[int]
+    """Of the gang's member whose node sent it."""
 
 
 class AttemptOutput:
@@ -87,15 +95,21 @@ class AttemptOutput:
         return [{**chunk, "lost_bytes": offset - seen}]
 
 
+Source = tuple[int, int]
+"""An attempt and the rank of a gang's member in it; 0 for a job on one node."""
+
+
 class OutputFeed:
-    """The output of a whole job: attempt after attempt, from the right nodes only."""
+    """The output of a whole job: attempt after attempt, from the right nodes only; that of a gang's
+    members as it comes, each chunk with its `rank`."""
 
     def __init__(self) -> None:
-        self._attempts: dict[int, AttemptOutput] = {}
-        self._nodes: dict[int, str] = {}
+        self._nodes: dict[int, tuple[str, ...]] = {}
+        """By attempt, in order of ranks."""
+        self._outputs: dict[Source, AttemptOutput] = {}
         self._unplaced: dict[int, list[tuple[str, LogChunk]]] = {}
-        self._ready: dict[int, deque[LogChunk]] = {}
-        self._given_up: set[int] = set()
+        self._ready: dict[int, deque[ShownChunk]] = {}
+        self._given_up: set[Source] = set()
         self._bytes = 0
         """What is ready or unplaced; attempts count what they hold back themselves."""
         self.foreign = 0
@@ -105,14 +119,17 @@ class OutputFeed:
 
     @property
     def held_bytes(self) -> int:
-        return self._bytes + sum(output.held_bytes for output in self._attempts.values())
+        return self._bytes + sum(output.held_bytes for output in self._outputs.values())
 
-    def assign(self, attempt: int, node: str) -> None:
-        """The job says that this attempt is on this node; what arrived before is judged now."""
-        if self._nodes.get(attempt) == node:
+    def assign(self, attempt: int, *nodes: str) -> None:
+        """The job says that this attempt is on this node, or its members by rank on these; what
+        arrived before is judged now. One node of several that are known says nothing new."""
+        known = self._nodes.get(attempt, ())
+        if known == nodes or (len(nodes) == 1 and nodes[0] in known):
             return
-        self._nodes[attempt] = node
-        self._attempts.setdefault(attempt, AttemptOutput(attempt))
+        self._nodes[attempt] = nodes
+        for rank in range(len(nodes)):
+            self._outputs.setdefault((attempt, rank), AttemptOutput(attempt))
         for sender, chunk in self._unplaced.pop(attempt, ()):
             self._bytes -= len(chunk["data"])
             self.live(attempt, sender, chunk)
@@ -120,7 +137,7 @@ class OutputFeed:
     def live(self, attempt: int, node: str, chunk: LogChunk) -> None:
         """A chunk as published by `node`."""
         known = self._nodes.get(attempt)
-        if known is not None and known != node:
+        if known is not None and node not in known:
             self.foreign += 1
         elif self.held_bytes > MAX_HELD_BYTES:
             self.dropped += 1
@@ -128,59 +145,87 @@ class OutputFeed:
             self._bytes += len(chunk["data"])
             self._unplaced.setdefault(attempt, []).append((node, chunk))
         else:
-            self._enqueue(attempt, self._attempts[attempt].feed(chunk))
+            self._feed((attempt, known.index(node)), chunk)
 
-    def stored(self, attempt: int, node: str, chunks: Iterable[LogChunk]) -> None:
-        """Chunks that the coordinator keeps of the attempt."""
-        self.assign(attempt, node)
+    def stored(self, source: Source, chunks: Iterable[LogChunk]) -> None:
+        """Chunks that the coordinator keeps of a source whose node is known."""
         for chunk in chunks:
-            self._enqueue(attempt, self._attempts[attempt].feed(chunk))
+            self._feed(source, chunk)
 
-    def take(self) -> Iterator[LogChunk]:
+    def take(self) -> Iterator[ShownChunk]:
         """Everything that can be shown now, each chunk once."""
-        for attempt in self.attempts():
+        for attempt in sorted(self._nodes):
             ready = self._ready.get(attempt)
             while ready:
                 chunk = ready.popleft()
                 self._bytes -= len(chunk["data"])
                 yield chunk
-            if not self.is_settled(attempt):
+            ranks = range(len(self._nodes[attempt]))
+            if not all(self.is_settled((attempt, rank)) for rank in ranks):
                 return
 
-    def attempts(self) -> list[int]:
-        """Attempts whose node is known, in order."""
-        return sorted(self._attempts)
+    def sources(self) -> list[Source]:
+        """Those whose node is known, in order."""
+        return sorted(self._outputs)
 
-    def node_of(self, attempt: int) -> str:
-        return self._nodes[attempt]
+    def is_settled(self, source: Source) -> bool:
+        """Nothing more will come of it."""
+        return source in self._given_up or self._outputs[source].is_complete
 
-    def is_settled(self, attempt: int) -> bool:
-        """Nothing more will come of this attempt."""
-        return attempt in self._given_up or self._attempts[attempt].is_complete
-
-    def has_begun(self, attempt: int) -> bool:
+    def has_begun(self, source: Source) -> bool:
         """Whether any chunk of it has been seen."""
-        return self._attempts[attempt].has_begun
+        return self._outputs[source].has_begun
 
-    def has_gap(self, attempt: int) -> bool:
-        return not self.is_settled(attempt) and self._attempts[attempt].has_gap
+    def has_gap(self, source: Source) -> bool:
+        return not self.is_settled(source) and self._outputs[source].has_gap
 
-    def skip_gap(self, attempt: int) -> None:
+    def skip_gap(self, source: Source) -> None:
         """Go on after a gap that nothing can fill; the next chunk says how much is missing."""
-        self._enqueue(attempt, self._attempts[attempt].skip_gap())
+        self._enqueue(source, self._outputs[source].skip_gap())
 
-    def give_up(self, attempt: int) -> None:
-        """Show what there is of the attempt, its gaps marked, and wait for no more."""
-        output = self._attempts[attempt]
+    def give_up(self, source: Source) -> None:
+        """Show what there is of it, its gaps marked, and wait for no more."""
+        output = self._outputs[source]
         while output.has_gap:
-            self._enqueue(attempt, output.skip_gap())
-        self._given_up.add(attempt)
+            self._enqueue(source, output.skip_gap())
+        self._given_up.add(source)
 
-    def _enqueue(self, attempt: int, chunks: Iterable[LogChunk]) -> None:
+    def _feed(self, source: Source, chunk: LogChunk) -> None:
+        self._enqueue(source, self._outputs[source].feed(chunk))
+
+    def _enqueue(self, source: Source, chunks: Iterable[LogChunk]) -> None:
+        attempt, rank = source
+        is_gang = len(self._nodes[attempt]) > 1
         ready = self._ready.setdefault(attempt, deque())
         for chunk in chunks:
             self._bytes += len(chunk["data"])
-            ready.append(chunk)
+            ready.append(of_rank(chunk, rank if is_gang else None))
+
+
+def of_rank(chunk: LogChunk, rank: int | None) -> ShownChunk:
+    """The chunk, marked as one of a gang's member; as it is where there is no gang."""
+    return cast(ShownChunk, chunk) if rank is None else {**chunk, "rank": rank}
+
+
+class OutputLines:
+    """Cuts a job's output into lines, that of each of a gang's members by itself."""
+
+    def __init__(self) -> None:
+        self._splitters: dict[int | None, LineSplitter] = {}
+
+    def feed(self, chunk: ShownChunk) -> list[LogLine]:
+        """The lines that this chunk completes."""
+        rank = chunk.get("rank")
+        splitter = self._splitters.setdefault(rank, LineSplitter())
+        return [replace(line, rank=rank) for line in splitter.feed(chunk)]
+
+    def flush(self) -> list[LogLine]:
+        """What stands without a line end."""
+        return [
+            replace(line, rank=rank)
+            for rank, splitter in self._splitters.items()
+            for line in splitter.flush()
+        ]
 
 
 class LineSplitter:

@@ -122,10 +122,15 @@ class Client:
         return self._call(self._client.wait(id, timeout_s=timeout_s))
 
     def logs(
-        self, id: str, *, follow: bool = False, attempt: int | None = None
+        self,
+        id: str,
+        *,
+        follow: bool = False,
+        attempt: int | None = None,
+        rank: int | None = None,
     ) -> Iterator[LogLine]:
         """See `AsyncClient.logs`."""
-        return self._iterate(self._client.logs(id, follow=follow, attempt=attempt))
+        return self._iterate(self._client.logs(id, follow=follow, attempt=attempt, rank=rank))
 
     def events(
         self, id: str | None = None, *, follow: bool = True, all_tenants: bool = False

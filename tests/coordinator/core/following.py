@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import JobState
-from gpuyard_coordinator.core import lifecycle
+from gpuyard_coordinator.core import ledger, lifecycle
 from gpuyard_coordinator.core.effects import Effects
 from tests.support.yard import TENANT, Yard
 
@@ -69,16 +69,17 @@ def _wait_for(yard: Yard, change: Change, id: str, tenant: str) -> None:
             yard.cancel(job.id, tenant=job.tenant)
             continue
         effects = Effects()
-        lifecycle.end_attempt(
-            yard.cluster,
-            job,
-            job.last,
-            reason=EndReason.EXITED,
-            exit_code=0,
-            message=None,
-            now=yard.now,
-            effects=effects,
-        )
+        for part in [p for p in job.last.parts if ledger.is_held(yard.cluster, job, p)]:
+            lifecycle.end_attempt(
+                yard.cluster,
+                job,
+                part,
+                reason=EndReason.EXITED,
+                exit_code=0,
+                message=None,
+                now=yard.now,
+                effects=effects,
+            )
         yard._commit(effects)
 
 

@@ -1,5 +1,6 @@
 """Chunks in any order, twice, missing, from strangers: the output comes out as it was written."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.client import output
-from gpuyard.client.output import AttemptOutput, LineSplitter, OutputFeed, parse_chunk
+from gpuyard.client.output import (
+    AttemptOutput,
+    LineSplitter,
+    OutputFeed,
+    OutputLines,
+    of_rank,
+    parse_chunk,
+)
 from gpuyard.messages import LogChunk
 
 
@@ -27,7 +35,7 @@ def chunk(n: int, data: bytes = b"", *, offset: int = 0, **more: Any) -> LogChun
     return made
 
 
-def texts(chunks: list[LogChunk]) -> list[bytes]:
+def texts(chunks: Sequence[LogChunk]) -> list[bytes]:
     return [item["data"] for item in chunks]
 
 
@@ -149,11 +157,39 @@ def test_an_attempt_that_is_given_up_shows_what_it_has() -> None:
     feed.assign(1, "n1")
     feed.live(1, "n1", chunk(0, b"a"))
     feed.live(1, "n1", chunk(3, b"d", offset=3))
-    feed.give_up(1)
+    feed.give_up((1, 0))
     shown = list(feed.take())
     assert texts(shown) == [b"a", b"d"]
     assert shown[1]["lost_bytes"] == 2
-    assert feed.is_settled(1)
+    assert feed.is_settled((1, 0))
+
+
+def test_a_gangs_members_come_as_they_write_each_with_its_rank() -> None:
+    feed = OutputFeed()
+    feed.live(1, "n2", chunk(0, b"early"))
+    feed.assign(1, "n1", "n2")
+    feed.assign(1, "n1")  # an event names the first node alone
+    feed.live(1, "n1", chunk(0, b"first"))
+    feed.live(1, "evil", chunk(0, b"forged"))
+    shown = list(feed.take())
+    assert [(c["rank"], c["data"]) for c in shown] == [(1, b"early"), (0, b"first")]
+    assert feed.foreign == 1
+    feed.assign(2, "n1", "n3")
+    feed.live(2, "n3", chunk(0, b"again", attempt=2))
+    feed.live(1, "n1", chunk(1, offset=5, end=True))
+    assert texts(list(feed.take())) == [], "rank 1 of the first attempt is not complete"
+    feed.live(1, "n2", chunk(1, offset=5, end=True))
+    assert texts(list(feed.take())) == [b"again"]
+
+
+def test_lines_of_members_are_cut_each_by_itself() -> None:
+    lines = OutputLines()
+    assert lines.feed(of_rank(chunk(0, b"ab"), 0)) == []
+    (whole,) = lines.feed(of_rank(chunk(0, b"x\ny"), 1))
+    assert (whole.rank, whole.text) == (1, "x")
+    (end,) = lines.feed(of_rank(chunk(1, b"c\n", offset=2), 0))
+    assert (end.rank, end.text) == (0, "abc")
+    assert [(line.rank, line.text) for line in lines.flush()] == [(1, "y")]
 
 
 def test_too_much_held_is_dropped_and_fetched_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +201,7 @@ def test_too_much_held_is_dropped_and_fetched_later(monkeypatch: pytest.MonkeyPa
         feed.live(1, "n1", item)
     assert feed.dropped == 2
     assert len(list(feed.take())) == 3
-    feed.stored(1, "n1", chunks)
+    feed.stored((1, 0), chunks)
     assert len(list(feed.take())) == 2
     assert feed.held_bytes == 0
 

@@ -103,7 +103,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"run_as": "1000:-1"}, "run_as", "USER or USER:GROUP"),
     ({"run_as": "4294967295"}, "run_as", "at most 2147483647"),
     ({"tmpfs": {"scratch": ""}}, "tmpfs", "absolute path"),
-    ({"nodes": 2}, "nodes", "not supported yet"),
+    ({"nodes": 201}, "nodes", "200"),
     ({"array": "0-9"}, "array", "not supported yet"),
     (
         {"on_partition": {"stop_after": "0.9s"}},
