@@ -187,7 +187,7 @@ def reserved_for_other(scene: Scene) -> None:
     scene.hold("endless", gpus=1, node="rtx")
     scene.client.submit(HOUR | {"id": "pair", "gpus": 2})
     eventually(lambda: scene.client.job("pair").view.get("expected_start_at"), what="reserved")
-    scene.wait("slow", "--gpus", "1")
+    scene.wait("slow", "--gpus", "1", "--where", "gpu-memory>=40")
 
 
 def node_document_full(scene: Scene) -> None:

@@ -4,6 +4,7 @@ events give the same history on every machine.
 It loses weight once a slot, by a fixed factor, so that after `HALF_LIFE_S` half of it is left.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 SLOT_MS: Final = 60_000
@@ -15,6 +16,7 @@ SPAN_MS: Final = 31_162_213
 _SCALE_BITS: Final = 32
 _FACTOR: Final = 4_286_705_684
 """2^32 times 2^(-1/360): what a slot leaves, 360 of them being a half-life."""
+_POWER_BITS: Final = 64
 _LONGEST_SLOTS: Final = 20 * 360
 """What is longer ago weighs less than a millionth."""
 KEPT_S: Final = _LONGEST_SLOTS * SLOT_MS // 1000
@@ -39,9 +41,11 @@ def settled(history: History, held: Amounts, now_ms: int) -> History:
     if not any(held):
         spent = _decayed(spent, now_ms // SLOT_MS - since // SLOT_MS)
         return History(spent, max(now_ms, since))
-    while since // SLOT_MS < now_ms // SLOT_MS:
-        end = (since // SLOT_MS + 1) * SLOT_MS
-        spent, since = _decayed(_added(spent, held, end - since), 1), end
+    slots = now_ms // SLOT_MS - since // SLOT_MS
+    if slots > 0:
+        begin = (since // SLOT_MS + 1) * SLOT_MS
+        spent = _decayed(_added(spent, held, begin - since), slots)
+        spent, since = _with_slots(spent, held, slots - 1), now_ms // SLOT_MS * SLOT_MS
     return History(_added(spent, held, max(0, now_ms - since)), max(now_ms, since))
 
 
@@ -54,5 +58,32 @@ def _decayed(spent: Amounts, slots: int) -> Amounts:
         return spent
     if slots > _LONGEST_SLOTS:
         return (0, 0, 0)
-    factor, bits = _FACTOR**slots, _SCALE_BITS * slots
-    return (spent[0] * factor >> bits, spent[1] * factor >> bits, spent[2] * factor >> bits)
+    left = _left(slots)
+    return (
+        spent[0] * left >> _POWER_BITS,
+        spent[1] * left >> _POWER_BITS,
+        spent[2] * left >> _POWER_BITS,
+    )
+
+
+@lru_cache(maxsize=_LONGEST_SLOTS + 1)
+def _left(slots: int) -> int:
+    """2^64 times what so many slots leave of a use, by squaring, so that days cost no more than
+    minutes."""
+    left, factor = 1 << _POWER_BITS, _FACTOR << (_POWER_BITS - _SCALE_BITS)
+    while slots:
+        if slots & 1:
+            left = left * factor >> _POWER_BITS
+        factor, slots = factor * factor >> _POWER_BITS, slots >> 1
+    return left
+
+
+def _with_slots(spent: Amounts, held: Amounts, slots: int) -> Amounts:
+    """With what was held over so many whole slots that are just over: a geometric series."""
+    lost = (1 << _POWER_BITS) - _left(slots)
+    weight = lost * _FACTOR * SLOT_MS // ((1 << _SCALE_BITS) - _FACTOR)
+    return (
+        spent[0] + (held[0] * weight >> _POWER_BITS),
+        spent[1] + (held[1] * weight >> _POWER_BITS),
+        spent[2] + (held[2] * weight >> _POWER_BITS),
+    )

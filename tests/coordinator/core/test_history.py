@@ -43,3 +43,14 @@ def test_looking_in_between_changes_nothing(
     assert by_steps.until_ms == at_once.until_ms == ends
     for one, other in zip(by_steps.spent, at_once.spent, strict=True):
         assert abs(one - other) <= 400 + other // 10**6
+
+
+def test_days_at_once_are_what_they_are_slot_by_slot() -> None:
+    held, end = (8000, 0, 262_144), 9 * HALF_LIFE_MS + 1234
+    by_slots = History((0, 0, 0), 777)
+    for at in range(SLOT_MS, end, SLOT_MS):
+        by_slots = settled(by_slots, held, at)
+    by_slots, at_once = settled(by_slots, held, end), settled(History((0, 0, 0), 777), held, end)
+
+    for one, other in zip(by_slots.spent, at_once.spent, strict=True):
+        assert abs(one - other) <= 1000
