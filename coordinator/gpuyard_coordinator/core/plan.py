@@ -185,7 +185,9 @@ class Planner:
     def _place(self, order: Order, shape: Shape, plan: Plan) -> bool:
         _, _, tenant, id = order
         job = self.cluster.jobs[tenant, id]
-        masked = self._masked(shape, job.key, self._place_of(order))
+        masked = shape
+        if self.cluster.reservations.by_node:
+            masked = self._masked(shape, job.key, self._place_of(order))
         placement = self._within_limits(masked)
         if placement is None:
             if masked is not shape:
