@@ -25,6 +25,7 @@ NAMES: Final = (
     "beats",
     "history",
     "packing",
+    "throughput",
 )
 Progress = Callable[[str], None]
 

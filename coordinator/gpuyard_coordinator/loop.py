@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Delivery, Message
 from gpuyard.errors import Unavailable
-from gpuyard.messages import BeatReply, JobDocument, OutMessage, OutRecord
+from gpuyard.messages import BeatReply, JobDocument
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import documents, follow_ups, quota, shares
@@ -35,6 +35,7 @@ from gpuyard_coordinator.deposed import is_deposed
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
+from gpuyard_coordinator.out_records import PackedMessage, encode_record, packed_records
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
 
@@ -47,7 +48,6 @@ WRITES_PER_TURN: Final = 250
 """Keys that a turn may change before it commits; well below the 399 of a commit."""
 KIB_PER_TURN: Final = 3072
 PLACEMENTS_PER_TURN: Final = 100
-OUT_RECORD_BYTES: Final = 256 * 1024
 DONE_KEPT_S: Final = 30 * 86_400
 CANCEL_KEPT_S: Final = 86_400
 """How long a cancel that came before its job is remembered."""
@@ -151,7 +151,7 @@ class Leader:
         self._apply_beats(now, effects)
         await self._apply_arrivals(now, effects, deliveries, queries)
         self._plan(now, effects)
-        records = _records(effects.out)
+        records = packed_records(effects.out)
         writes = self._writes(effects, records)
         if writes:
             await self.store.commit(writes)
@@ -160,8 +160,8 @@ class Leader:
             self.leadership, self.store, self.clock
         ):
             raise Fenced
-        for record in records:
-            self.outbox.push(self.next_out, record)
+        for messages in records:
+            self.outbox.push_packed(self.next_out, messages)
             self.next_out += 1
         for name in effects.wanted:
             await self._push_wanted(name)
@@ -228,7 +228,7 @@ class Leader:
         for waiting in self.planner.explain_new(waiting_keys, now):
             apply(self.cluster, waiting, now, effects)
 
-    def _writes(self, effects: Effects, records: list[OutRecord]) -> list[Write]:
+    def _writes(self, effects: Effects, records: list[list[PackedMessage]]) -> list[Write]:
         """Jobs by their acceptance: a standby lists them in the order in which it hears of them."""
         cluster = self.cluster
         jobs = [job for key in effects.jobs if (job := cluster.jobs.get(key)) is not None]
@@ -253,14 +253,14 @@ class Leader:
             writes.append(put(subjects.share_key(name), share, ttl_s=shares.DOCUMENT_KEPT_S))
         if effects.mix:
             writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
-        for n, record in enumerate(records, self.next_out):
-            writes.append(put(subjects.out_key(n), dict(record)))
+        for n, messages in enumerate(records, self.next_out):
+            writes.append(put(subjects.out_key(n), encode_record(messages)))
         return writes
 
     async def _push_wanted(self, name: str) -> None:
         """A push is for latency alone: one that is lost is repaired by the next beat's reply."""
         node = self.cluster.nodes[name]
-        body = codec.encode(documents.wanted_document(self.cluster, node))
+        body = documents.encode_wanted(self.cluster, node)
         try:
             await self.bus.agents.publish(subjects.wanted(name), body)
         except Unavailable:
@@ -342,16 +342,3 @@ async def _with_known(arrival: Arrival) -> Event:
     if arrival.ended is not None and isinstance(event, Submitted):
         event = replace(event, ended=await arrival.ended)
     return event
-
-
-def _records(out: list[OutMessage]) -> list[OutRecord]:
-    """The turn's messages, in order, in records that each stay below the message limit."""
-    records: list[OutRecord] = []
-    size = OUT_RECORD_BYTES
-    for message in out:
-        size += len(str(message["body"]))
-        if size >= OUT_RECORD_BYTES:
-            records.append({"v": 1, "messages": []})
-            size = 0
-        records[-1]["messages"].append(message)
-    return records

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuyard import codec, subjects
+from gpuyard import subjects
 from gpuyard.bus import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
@@ -27,6 +27,7 @@ from gpuyard.bus import (
 )
 from gpuyard.errors import LocalProtocolError, Unavailable
 from gpuyard.messages import OutRecord, Token
+from gpuyard_coordinator.out_records import PackedMessage, packed_messages
 
 NUMBER_HEADER: Final = "Gpuyard-Out"
 """`<generation>.<n>.<index>` of an audit record."""
@@ -90,18 +91,19 @@ class Outbox:
         return {stream: lane.blocked for stream, lane in self._lanes.items() if lane.blocked}
 
     def push(self, n: int, record: OutRecord) -> None:
-        """Start publishing a record that has just been committed."""
-        messages = record["messages"]
+        """Start publishing a record that is committed."""
+        self.push_packed(n, packed_messages(record))
+
+    def push_packed(self, n: int, messages: Sequence[PackedMessage]) -> None:
+        """The same, of messages whose bodies are packed already."""
         if n in self._open:
             raise LocalProtocolError(f"out record {n} was pushed already")
         if not messages:
             self._acknowledged.append(n)
             return
         self._open[n] = len(messages)
-        for index, message in enumerate(messages):
-            number = (self._token[0], n, index)
-            item = _Item(number, message["subject"], codec.encode(message["body"]))
-            self._lanes[_stream_of(item.subject)].add(item)
+        for index, (subject, data) in enumerate(messages):
+            self._lanes[_stream_of(subject)].add(_Item((self._token[0], n, index), subject, data))
 
     async def drain(self, outs: Sequence[tuple[int, OutRecord]]) -> None:
         """Publish what an earlier leader left behind, and wait for it: call before any `push`."""

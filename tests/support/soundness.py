@@ -33,6 +33,7 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
         document = documents.wanted_document(cluster, node)
         data = codec.encode(document)
         assert codec.decode(data) == document
+        assert documents.encode_wanted(cluster, node) == data
         assert len(data) <= MAX_WANTED_BYTES
     _check_queue(cluster)
     _check_holding(cluster, is_restored=is_restored)

@@ -282,16 +282,36 @@ def node_from_document(document: NodeDocument) -> Node:
 
 def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
     """The whole wanted set of a node, derived from its jobs (docs/decisions)."""
+    return cast(
+        WantedDocument,
+        {
+            **_wanted_fields(cluster, node),
+            "entries": [
+                *(_wanted_entry(job, attempt) for job, attempt in node.attempts.values()),
+                *(_refusing_entry(node, key) for key in sorted(node.refused)),
+            ],
+        },
+    )
+
+
+def encode_wanted(cluster: Cluster, node: Node) -> bytes:
+    """`wanted_document` as it is sent, without unpacking a spec."""
+    entries = [
+        codec.encode_joined(_entry_fields(job, attempt), "spec", job.packed_spec)
+        for job, attempt in node.attempts.values()
+    ]
+    entries += [codec.encode(_refusing_entry(node, key)) for key in sorted(node.refused)]
+    return codec.encode_list(_wanted_fields(cluster, node), "entries", entries, as_json=False)
+
+
+def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
+    """The document but for its entries."""
     return {
         "v": 1,
         "yard": cluster.yard,
         "node": node.name,
         "token": list(cluster.token),
         "revision": node.revision,
-        "entries": [
-            *(_wanted_entry(job, attempt) for job, attempt in node.attempts.values()),
-            *(_refusing_entry(node, key) for key in sorted(node.refused)),
-        ],
     }
 
 
@@ -315,20 +335,25 @@ def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
 
 
 def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
-    entry = _entry(job, attempt)
+    return cast(WantedEntry, {**_entry_fields(job, attempt), "spec": job.spec})
+
+
+def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
+    """An entry but for its spec, which is packed already."""
+    fields = _fields_of_any(job, attempt)
     whole = job.last
     if attempt.rank is not None and whole is not None:
-        entry["gang"] = {
+        fields["gang"] = {
             "rank": attempt.rank,
             "size": job.shape.nodes,
             "address": whole.meeting.address if whole.meeting else "",
             "port": whole.meeting.port if whole.meeting else 0,
             "may_start": whole.may_start,
         }
-    return entry
+    return fields
 
 
-def _entry(job: Job, attempt: Attempt) -> WantedEntry:
+def _fields_of_any(job: Job, attempt: Attempt) -> dict[str, Any]:
     return {
         "tenant": job.tenant,
         "job": job.id,
@@ -339,7 +364,6 @@ def _entry(job: Job, attempt: Attempt) -> WantedEntry:
         "boot_id": attempt.boot_id,
         "generation": attempt.generation,
         "gpus": attempt.gpus,
-        "spec": job.spec,
         "spec_sha256": job.spec_sha256,
         "stop": attempt.stop,
         "fence_s": job.fence_s,

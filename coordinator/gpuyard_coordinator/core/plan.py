@@ -192,7 +192,9 @@ class Planner:
     def _place(self, order: Order, shape: Shape, plan: Plan) -> bool:
         _, _, tenant, id = order
         job = self.cluster.jobs[tenant, id]
-        masked = self._masked(shape, job.key, self._place_of(order))
+        masked = shape
+        if self.cluster.reservations.by_node:
+            masked = self._masked(shape, job.key, self._place_of(order))
         placements = self._within_limits(masked, images.present_on(self.cluster, job.image))
         if not placements:
             if masked is not shape:

@@ -1,6 +1,8 @@
 """Tenants' documents: written by operators, in force at once, never ending what runs."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpuyard.errors import Conflict, UnknownThing
 from gpuyard.model.tenant import DEFAULT_TENANT
@@ -39,7 +41,9 @@ def apply_tenant(
     action = "tenant_deleted" if after is None else "tenant_applied"
     effects.audit(event.actor, action, now, tenant=event.tenant, before=before, after=after)
     effects.outcomes.append(Outcome(event.ref, tenant=event.tenant))
-    reshape(cluster, event.tenant)
+    cluster.tenants_eased.add(event.tenant)
+    if _shapes(before) != _shapes(after):
+        reshape(cluster, event.tenant)
 
 
 def is_stranger(cluster: Cluster, tenant: str) -> bool:
@@ -50,6 +54,12 @@ def is_stranger(cluster: Cluster, tenant: str) -> bool:
     use = cluster.use.get(tenant)
     is_new = not cluster.queue.waiting[tenant] and not (use and use.running_jobs)
     return is_new and any(name != DEFAULT_TENANT for name in cluster.tenants)
+
+
+def _shapes(document: Mapping[str, Any] | None) -> tuple[Any, Any]:
+    """What of a document is part of its tenant's jobs' shapes; see `documents.shape_of`."""
+    document = document or {}
+    return document.get("models"), bool(document.get("share_across_tenants"))
 
 
 def reshape(cluster: Cluster, tenant: str) -> None:

@@ -54,7 +54,7 @@ async def dial(
     on_error: Callable[[Exception], None],
     on_disconnect: Callable[[], None],
     on_reconnect: Callable[[], None],
-) -> Client:
+) -> DirectClient:
     """A connected client, or `Unavailable` with the reason; the callbacks go on after that."""
     client = DirectClient()
     faults = _Faults(client, on_error)

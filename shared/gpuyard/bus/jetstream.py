@@ -61,12 +61,12 @@ class JetStream:
         batch = secrets.token_hex(12)
         # The server answers each part that asks; only the last one's answer says anything, so the
         # parts before it go out in the same flush, without a reply subject.
-        for number, publication in enumerate(publications[:-1], 1):
-            await self.link.publish(
-                publication.subject,
-                publication.data,
-                headers=_batch_headers(publication, batch, number),
-            )
+        parts = [
+            (publication.subject, publication.data, _batch_headers(publication, batch, number))
+            for number, publication in enumerate(publications[:-1], 1)
+        ]
+        if parts:
+            await self.link.publish_all(parts)
         last = publications[-1]
         headers = _batch_headers(last, batch, len(publications)) | {"Nats-Batch-Commit": "1"}
         message = await self.link.request(

@@ -10,7 +10,7 @@ import itertools
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import nats.errors
@@ -19,7 +19,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from gpuyard.bus.dialling import Target, close_client, dial
+from gpuyard.bus.parsing import DirectClient
 from gpuyard.bus.refusals import NoResponders
+from gpuyard.bus.sending import Outgoing
 from gpuyard.errors import LocalProtocolError, Unavailable
 
 PROBE_EVERY_S: Final = 2.0
@@ -71,7 +73,7 @@ class Link:
         self.revived = 0
         """How often a deaf or closed client had to be replaced."""
         self.subscriptions: set[Subscription] = set()
-        self._client: Client = Client()
+        self._client = DirectClient()
         self._inbox = f"{target.inbox_prefix}.{secrets.token_hex(11)}"
         self._numbers = itertools.count()
         self._replies: dict[str, Reply] = {}
@@ -141,14 +143,16 @@ class Link:
             await self._client.publish(
                 subject, data, reply=reply, headers=dict(headers) if headers else None
             )
-        except nats.errors.MaxPayloadError as fault:
-            raise LocalProtocolError(
-                f"{len(data)} bytes for {subject} are above the server's {self.max_payload}"
-            ) from fault
-        except (nats.errors.BadSubjectError, nats.errors.BadHeaderError) as fault:
-            raise LocalProtocolError(f"{subject!r} is no subject to publish to") from fault
         except nats.errors.Error as fault:
-            raise Unavailable(f"{self.target.shown} is not connected") from fault
+            raise self._refusal(fault, subject, len(data)) from fault
+
+    async def publish_all(self, messages: Sequence[Outgoing]) -> None:
+        """The same for many at once, of which none is sent where one cannot be."""
+        try:
+            await self._client.publish_all(messages)
+        except nats.errors.Error as fault:
+            subject, data, _ = max(messages, key=lambda message: len(message[1]))
+            raise self._refusal(fault, subject, len(data)) from fault
 
     async def subscribe(
         self, subject: str, on: Callable[[Msg], None], *, queue: str = ""
@@ -211,6 +215,14 @@ class Link:
         done, _ = await asyncio.wait({probe}, timeout=PROBE_TIMEOUT_S)
         return bool(done) and not probe.cancelled() and probe.exception() is None
 
+    def _refusal(self, fault: nats.errors.Error, subject: str, size: int) -> Exception:
+        if isinstance(fault, nats.errors.MaxPayloadError):
+            text = f"{size} bytes for {subject} are above the server's {self.max_payload}"
+            return LocalProtocolError(text)
+        if isinstance(fault, nats.errors.BadSubjectError | nats.errors.BadHeaderError):
+            return LocalProtocolError(f"{subject!r} is no subject to publish to")
+        return Unavailable(f"{self.target.shown} is not connected")
+
     def _on_reply(self, message: Msg) -> None:
         on = self._replies.get(message.subject.rsplit(".", 1)[1])
         if on is not None:
@@ -233,7 +245,7 @@ class Link:
         except nats.errors.Error as fault:
             raise Unavailable(f"{self.target.shown} is not connected") from fault
 
-    async def _dial(self, timeout_s: float) -> Client:
+    async def _dial(self, timeout_s: float) -> DirectClient:
         return await dial(
             self.target,
             timeout_s=timeout_s,

@@ -1,4 +1,5 @@
-"""What the server sends, taken apart without a queue and a task's turn for each message.
+"""What the server sends, taken apart without a queue and a task's turn for each message; and the
+client that does so, which also sends messages the short way (`sending.py`).
 
 The library's client looks at each message four times, queues it and wakes a task: most of the time
 in which a hundred thousand stored documents are read. Our callbacks never block, so they are called
@@ -8,12 +9,15 @@ which calls back through `DirectClient._process_msg`: the order of messages stay
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import BadHeaderError, MaxPayloadError, OutboundBufferLimitError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
+
+from gpuyard.bus.sending import Outgoing, publish_command
 
 _MESSAGE: Final = re.compile(
     # Subject, subscription, perhaps where to answer, with headers their length, the whole length.
@@ -26,7 +30,7 @@ _STATUS_DIGITS: Final = 3
 
 
 class DirectClient(Client):
-    """The library's client with a `DirectParser`.
+    """The library's client with a `DirectParser`, and publishing by `publish_command`.
 
     A subscription is made with something in the place of a future, whose `set_result` takes each of
     its messages; that must neither block nor raise.
@@ -61,6 +65,42 @@ class DirectClient(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
         else:
             take(self.message(sid, subject, reply, data, headers))
+
+    async def _send_publish(
+        self,
+        subject: str,
+        reply: str,
+        payload: bytes,
+        payload_size: int,
+        headers: dict[str, Any] | None,
+    ) -> None:
+        command = publish_command(subject, reply, payload, headers) if subject else None
+        if command is None:
+            await super()._send_publish(subject, reply, payload, payload_size, headers)
+            return
+        await self._send_commands([command])
+
+    async def publish_all(self, messages: Sequence[Outgoing]) -> None:
+        """Publish in one go, each as `publish` would; raises as it does, then none is sent."""
+        if self.is_draining_pubs or not self.is_connected:
+            raise OutboundBufferLimitError
+        if any(len(payload) > self._max_payload for _, payload, _ in messages):
+            raise MaxPayloadError
+        commands = []
+        for subject, payload, headers in messages:
+            command = publish_command(subject, "", payload, headers)
+            if command is None:
+                raise BadHeaderError(subject)
+            commands.append(command)
+        await self._send_commands(commands)
+
+    async def _send_commands(self, commands: Sequence[bytes]) -> None:
+        self.stats["out_msgs"] += len(commands)
+        joined = commands[0] if len(commands) == 1 else b"".join(commands)
+        self.stats["out_bytes"] += len(joined)
+        await self._send_command(joined)
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
 
 
 class DirectParser(Parser):
