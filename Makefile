@@ -6,8 +6,10 @@ BIN := .venv/bin
 # The first Python on the PATH that is new enough; `make PYTHON=/path/to/python` chooses another.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-# loadscope keeps a module's tests on one worker, so that they share its nats-server.
-PYTEST ?= -n auto --maxprocesses 8 --dist loadscope
+# loadscope keeps a module's tests on one worker, so that they share its nats-server. More workers
+# than cores, since tests of a whole yard mostly wait; these come first (tests/conftest.py).
+WORKERS ?= $$(( $$(nproc) * 3 / 2 ))
+PYTEST ?= -n $(WORKERS) --maxprocesses 8 --dist loadscope --no-loadscope-reorder
 
 help:
 	@echo 'make demo    run jobs on a yard of this machine'

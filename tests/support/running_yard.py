@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gpuyard import Client
-from gpuyard.errors import GpuyardError
+from gpuyard.errors import Unavailable
 from tests.support.nats_server import MakeNatsServer, NatsServer
 
 T = TypeVar("T")
@@ -21,12 +21,18 @@ _STOP_S = 15.0
 
 
 def eventually(check: Callable[[], T], *, within_s: float = 20.0, what: str = "") -> T:
-    """The first true answer of `check`, asked again and again; fails with the last one."""
+    """The first true answer of `check`, asked again and again; fails with the last one. A yard
+    that does not answer yet is no answer."""
     deadline = time.monotonic() + within_s
     while True:
-        answer = check()
-        if answer:
-            return answer
+        answer: T | Unavailable
+        try:
+            answer = check()
+        except Unavailable as fault:
+            answer = fault
+        else:
+            if answer:
+                return answer
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what or check}; last: {answer!r}")
         time.sleep(0.05)
@@ -151,16 +157,12 @@ class RunningYard:
         self._clients.append(client)
         return client
 
-    def ready(self, nodes: int = 1, *, within_s: float = 20.0) -> Client:
+    def ready(self, nodes: int = 1, *, within_s: float = 60.0) -> Client:
         """A client, once that many nodes take work."""
         client = self.client()
 
         def are_ready() -> bool:
-            try:
-                states = [node["state"] for node in client.nodes()]
-            except GpuyardError:
-                return False
-            return states.count("ready") >= nodes
+            return [node["state"] for node in client.nodes()].count("ready") >= nodes
 
         try:
             eventually(are_ready, within_s=within_s, what=f"{nodes} ready nodes")

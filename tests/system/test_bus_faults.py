@@ -268,7 +268,7 @@ def enqueue(client: Client, id: str) -> float:
 def test_a_cluster_goes_on_without_any_one_server_and_waits_without_two(
     nats_cluster: NatsCluster, clustered: RunningYard
 ) -> None:
-    client = clustered.ready(within_s=40)
+    client = clustered.ready()
     hold = held_job(clustered, client)
     token = status(clustered)[1]["leader"]["token"]
     killed = on_bus(

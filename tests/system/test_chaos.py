@@ -190,11 +190,12 @@ def test_what_a_mutation_replaces_still_stands_in_the_code(name: str, tmp_path: 
 
 @pytest.mark.timeout(150)
 def test_a_short_run_on_one_server(nats_server: NatsServer, tmp_path: Path) -> None:
-    plan = Plan(seed=11, length_s=25, jobs=150, nodes=20)
+    # The seed has seven faults in so short a time, among them every part killed.
+    plan = Plan(seed=3069, length_s=14, jobs=100, nodes=12, longest_s=10.0)
     directory = tmp_path / "run"
     directory.mkdir()
     history = asyncio.run(Run(plan, directory, [nats_server])())
     report = check(history)
-    assert report.faults.total() >= 3
+    assert report.faults.total() >= 7
     assert report.jobs == plan.jobs
     assert report.violations == [], "\n".join(report.lines())

@@ -227,9 +227,7 @@ def test_a_gpu_that_a_beat_does_not_measure_is_unknown_again() -> None:
 def test_many_ends_come_in_several_turns() -> None:
     yard = Yard()
     yard.node("a")
-    ids = [f"j{n}" for n in range(200)]
-    for id in ids:
-        yard.submit(id)
+    yard.submit_all(f"j{n}" for n in range(200))
     yard.plan()
     for report in yard.agents["a"].reports.values():
         change(report, state="ended", reason="exited", exit_code=0)

@@ -204,8 +204,8 @@ def test_a_job_without_a_fence_does_not_promise_a_time() -> None:
 def test_many_fences_are_over_in_several_turns() -> None:
     yard = Yard()
     yard.node("a")
-    for number in range(200):
-        yard.submit(f"j{number}", on_partition={"stop_after": FENCE_S})
+    ids = [f"j{number}" for number in range(200)]
+    yard.submit_all(ids, on_partition={"stop_after": FENCE_S})
     yard.plan()
     yard.beat("a")
     yard.tick(31)

@@ -202,8 +202,7 @@ def test_a_large_drain_takes_several_turns() -> None:
     yard = Yard()
     yard.node("a")
     count = MOST_KEYS + 20
-    for number in range(count):
-        yard.submit(f"j{number}")
+    yard.submit_all(f"j{number}" for number in range(count))
     yard.plan()
     yard.drain("a", after_s=0)
     stopped = []
@@ -310,8 +309,7 @@ def test_a_node_that_joins_again_in_the_turn_that_forgot_it_is_kept() -> None:
 def test_a_node_with_many_attempts_is_forgotten_in_parts_by_one_order() -> None:
     yard = Yard()
     yard.node("a")
-    for number in range(MOST_KEYS):
-        yard.submit(f"j{number}")
+    yard.submit_all(f"j{number}" for number in range(MOST_KEYS))
     yard.plan()
     yard.tick(31)
 

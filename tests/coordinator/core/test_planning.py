@@ -123,8 +123,7 @@ def test_impossible_jobs_cost_one_question_however_many_they_are() -> None:
     placer.calls = []
     yard.planner = Planner(yard.cluster, placer)
     yard.cluster.nodes_changed.add("a")
-    for number in range(200):
-        yard.submit(f"huge{number}", gpus=100, priority=100)
+    yard.submit_all((f"huge{number}" for number in range(200)), gpus=100, priority=100)
     for number in range(4):
         yard.submit(f"small{number}", gpus=1)
     assert yard.plan() == 4

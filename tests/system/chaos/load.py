@@ -48,7 +48,7 @@ class Planned:
     is_cancelled: bool
 
 
-def jobs(seed: int, count: int, traces: Path) -> Iterator[Planned]:
+def jobs(seed: int, count: int, traces: Path, *, longest_s: float = 30.0) -> Iterator[Planned]:
     """That many jobs; the same for the same seed, whatever is done with them."""
     draw = random.Random(f"jobs {seed}")
     for number in range(count):
@@ -64,7 +64,7 @@ def jobs(seed: int, count: int, traces: Path) -> Iterator[Planned]:
         if retries and draw.random() < 0.5:
             body["on_partition"] = {"stop_after": "20s"}
         # Most are short; some outlast a node's lease, so that what is cut off still runs after it.
-        duration = round(draw.uniform(*draw.choices([(0.2, 8.0), (8.0, 30.0)], [4, 1])[0]), 2)
+        duration = round(draw.uniform(*draw.choices([(0.2, 8.0), (8.0, longest_s)], [4, 1])[0]), 2)
         if draw.random() < _REAL_SHARE:
             failures = draw.choice([0, 1]) if retries else 0
             script = _SCRIPT.format(traces=traces, duration=duration, failures=failures)

@@ -30,6 +30,8 @@ class Plan:
     length_s: float
     jobs: int
     nodes: int
+    longest_s: float = 30.0
+    """How long jobs last at most; above 8."""
     settle_s: float = 180.0
     """How long the last jobs are waited for once all faults are mended."""
 
@@ -59,7 +61,8 @@ class Run:
 
     async def _disturb(self, yard: ChaosYard, traces: Path) -> None:
         await self._ready(yard)
-        planned = list(load.jobs(self.plan.seed, self.plan.jobs, traces))
+        plan = self.plan
+        planned = list(load.jobs(plan.seed, plan.jobs, traces, longest_s=plan.longest_s))
         async with await witness.connected(yard.url) as bus:
             tap = witness.BeatTap(bus, "fleet-")
             await tap.open()

@@ -110,7 +110,7 @@ class Reference:
         self.fleet.book(self.fleet.members[placement.node], shape, placement.gpus, sign)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     drawn=NODES,
     submitted=st.lists(SHAPES, min_size=1, max_size=20),

@@ -60,7 +60,7 @@ def keys(draw: st.DrawFn) -> Key:
     return Key(draw(st.integers(0, 128_000)), gpus, tuple(sorted(devices)))
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(
     submitted=st.lists(REQUESTS, min_size=1, max_size=30),
     asked=st.lists(REQUESTS | st.builds(Shape, all_gpus=st.just(True)), min_size=1, max_size=12),
