@@ -9,6 +9,7 @@ from typing import Any, Literal, NotRequired
 
 from gpuyard._typing import TypedDict
 from gpuyard.messages import AttemptDocument, Event, GrantedGpu, JobDocument
+from gpuyard.model.arrays import parse_array
 from gpuyard.model.gpus import GpusRequested
 from gpuyard.model.node import (
     ForeignProcess,
@@ -38,6 +39,18 @@ class HeldGpu(TypedDict):
     core_percent: int | None
     enforced: str
     """exclusive, hard, mps or audited."""
+
+
+class ArrayView(TypedDict):
+    """What became of an array's tasks."""
+
+    tasks: int
+    at_once: int | None
+    """How many may be under way at once; None: not limited."""
+    waiting: str | None
+    """Numbers of those that were not handed out yet, as `5-99`: they are in no list of jobs."""
+    states: dict[str, int]
+    """How many of all are in which state."""
 
 
 class JobView(TypedDict):
@@ -75,6 +88,8 @@ class JobView(TypedDict):
     max_runtime_s: float | None
     stop_requested_at: str | None
     queue_position: int | None
+    array: ArrayView | None
+    """Set for an array."""
     spec: NotRequired[dict[str, Any]]
     attempts: NotRequired[list[dict[str, Any]]]
     events: NotRequired[list[Event]]
@@ -176,8 +191,11 @@ def job_view(
     gpu_index: Mapping[str, int] | None = None,
     queue_position: int | None = None,
     verdict: Verdict | None = None,
+    state: str | None = None,
+    tasks: Mapping[str, int] | None = None,
 ) -> JobView:
-    """A stored job as readers see it; what the document cannot know comes as arguments."""
+    """A stored job as readers see it; what the document cannot know comes as arguments, for an
+    array that lives its state and how many of its tasks are in which."""
     spec = document["spec"]
     last: AttemptDocument | None = document["attempts"][-1] if document["attempts"] else None
     is_holding = document["state"] in HOLDING_STATES
@@ -192,7 +210,7 @@ def job_view(
         "user": document["user"],
         "user_verified": document["user_verified"],
         "labels": spec.get("labels") or {},
-        "state": document["state"],
+        "state": state or document["state"],
         "reason": document["reason"],
         "exit_code": document["exit_code"],
         "message": document["message"],
@@ -216,6 +234,23 @@ def job_view(
         "max_runtime_s": parse_duration_s(max_runtime) if max_runtime else None,
         "stop_requested_at": last["stop_requested_at"] if last and is_holding else None,
         "queue_position": queue_position,
+        "array": _array_view(document, tasks),
+    }
+
+
+def _array_view(document: JobDocument, tasks: Mapping[str, int] | None) -> ArrayView | None:
+    array, text = document.get("array"), document["spec"].get("array")
+    if array is None or not text:
+        return None
+    numbers = parse_array(text)
+    is_left = (
+        document["state"] == "queued" and array["stop"] is None and array["next"] < len(numbers)
+    )
+    return {
+        "tasks": len(numbers),
+        "at_once": numbers.limit,
+        "waiting": numbers.text(array["next"]) if is_left else None,
+        "states": dict(array["ended"] if tasks is None else tasks),
     }
 
 

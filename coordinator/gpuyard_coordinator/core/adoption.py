@@ -21,7 +21,15 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard_coordinator.core import documents, fairshare, ledger, lifecycle, setaside, waiting
+from gpuyard_coordinator.core import (
+    arrays,
+    documents,
+    fairshare,
+    ledger,
+    lifecycle,
+    setaside,
+    waiting,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -120,6 +128,7 @@ def take_strangers(
         elif wanted is not None and not _is_over(cluster, event, ref[:2]):
             job = _job_of(cluster, report, wanted, now)
             if job is not None:
+                arrays.adopt(cluster, job, effects)
                 told = f"it came after the backup; taken from node {node.name}"
                 effects.emit(job, EventKind.ACCEPTED, now, message=told, actor=ACTOR)
                 _take(cluster, node, job, report, wanted, now=now, effects=effects)
@@ -147,8 +156,7 @@ def _usable(beat: Beat, report: AttemptReport) -> WantedEntry | None:
 def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: Now) -> Job | None:
     """The job of an attempt as its node has it; None for one that no coordinator can have sent."""
     tenant, id, spec = wanted["tenant"], wanted["job"], wanted["spec"]
-    is_id = ids.is_job_id(id) or ids.is_assigned_id(id)
-    if not (ids.is_name(tenant) and is_id and ids.is_user(wanted["user"])):
+    if not (ids.is_name(tenant) and ids.is_any_id(id) and ids.is_user(wanted["user"])):
         return None
     try:
         job = Job(

@@ -13,7 +13,6 @@ from gpuyard.model.plain import unusable
 
 _LATER: Final = (
     ("nodes", "jobs over several nodes"),
-    ("array", "arrays"),
     ("enforcement", "a floor of enforcement"),
     ("stdin", "standard input"),
 )

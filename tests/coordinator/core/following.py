@@ -23,8 +23,10 @@ def follow(yard: Yard, change: Change, id: str = "j", *, tenant: str = TENANT) -
     after = copy.deepcopy(yard)
     yard.outcome = kept
     for key, job in list(after.cluster.jobs.items()):
-        if key != (tenant, id) and job.state is JobState.QUEUED:
-            after.cancel(key[1], tenant=key[0])
+        if key == (tenant, id) or job.state is not JobState.QUEUED:
+            continue
+        # To cancel an array would end its tasks that run, too.
+        (after.cancel if job.array is None else after.hold)(key[1], tenant=key[0])
     after.plan()
     assert after.job(id, tenant=tenant).state is JobState.QUEUED, "it waits without the change"
     _DO[change["kind"]](after, change, id, tenant)
