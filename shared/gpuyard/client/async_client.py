@@ -18,7 +18,7 @@ from gpuyard.client.follow import Follower, Notice, is_chunk, is_event
 from gpuyard.client.jobs import Job, LogLine, StillUnfinished
 from gpuyard.client.operations import Operations
 from gpuyard.client.output import AttemptOutput, LineSplitter, parse_chunk
-from gpuyard.errors import RemoteProtocolError, Unavailable
+from gpuyard.errors import RemoteProtocolError, RequestError, Unavailable
 from gpuyard.messages import Event, LogChunk
 
 CONNECT_S: Final = 3.0
@@ -273,9 +273,12 @@ class AsyncClient(Operations):
     ) -> AsyncIterator[LogChunk]:
         """The job's output in the bytes that it wrote, chunk by chunk.
 
-        Without `follow` what is stored now: of `attempt`, or of all of them.
+        Without `follow` what is stored now: of `attempt`, or of all of them. Raises RequestError
+        for an array, which has no output of its own.
         """
         job = await self.job(id)
+        if job.view.get("array"):
+            raise RequestError(f"job {job.id} is an array: name a task of it, as {job.id}_N")
         if not follow:
             numbers = [item["attempt"] for item in job.view.get("attempts") or []]
             for number in numbers if attempt is None else [attempt]:

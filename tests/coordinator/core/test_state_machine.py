@@ -443,8 +443,8 @@ class YardMachine(RuleBasedStateMachine):
         """From its cancel on, a job is on its way to an end."""
         for key in self.cancelled:
             job = self.yard.cluster.jobs.get(key)
-            is_array = job is not None and job.array is not None
-            assert job is None or job.state == "stopping" or (is_array and job.array.stop)
+            stop = job.array.stop if job is not None and job.array is not None else None
+            assert job is None or job.state == "stopping" or stop is not None
 
     def teardown(self) -> None:
         self.yard.check_replay()
