@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuyard.errors import Unavailable
+from gpuyard.messages import JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator.core import arrays
 from gpuyard_coordinator.core.events import AwaitedLookedUp, CancelRequested, Submitted
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.loop import Arrival
@@ -39,8 +41,19 @@ async def states_awaited(store: Store, event: Submitted) -> dict[str, str]:
 
 async def final_state(store: Store, key: JobKey) -> str | None:
     """None where no record is kept; that of a refusal is no job's."""
-    record = await store.get_done(*key)
+    record = await get_record(store, key)
     return record["state"] if record is not None and record["spec_sha256"] else None
+
+
+async def get_record(store: Store, key: JobKey) -> JobDocument | None:
+    """The kept record of a job; of a task that never started, what that of its array says of it."""
+    record = await store.get_done(*key)
+    array = arrays.array_key(key)
+    if record is None and array is not None:
+        record = await store.get_done(*array)
+        if record is not None:
+            record = arrays.never_started(record, key[1])
+    return record
 
 
 async def look_up_awaited(store: Store, inbox: Inbox, keys: Iterable[JobKey]) -> None:

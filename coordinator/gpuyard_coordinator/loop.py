@@ -15,9 +15,10 @@ from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Delivery, Message
 from gpuyard.errors import Unavailable
 from gpuyard.messages import BeatReply, JobDocument
+from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import documents, follow_ups, quota, shares
+from gpuyard_coordinator.core import arrays, documents, follow_ups, quota, shares
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
@@ -210,10 +211,12 @@ class Leader:
         if not isinstance(event, Submitted) or not self.planner.is_behind:
             return False
         document = self.cluster.tenants.get(event.tenant)
-        return quota.is_queue_full(document, self.cluster.queue.waiting[event.tenant])
+        waiting = self.cluster.queue.waiting[event.tenant]
+        return quota.is_queue_full(document, waiting, arrays.count(event.spec))
 
     def _plan(self, now: Now, effects: Effects) -> None:
-        new = [key for key in effects.jobs if key in self.cluster.jobs]
+        # Tasks of an array are not told one by one why they wait: `why` tells it of the array.
+        new = [k for k in effects.jobs if k in self.cluster.jobs and ids.array_of(k[1]) is None]
         room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - effects.keys))
         plan = self.planner.plan(room, now)
         for decided in plan.events:
@@ -224,6 +227,8 @@ class Leader:
         if plan.is_partial:
             self.inbox.wake()
             return
+        if self.planner.is_behind:
+            self.inbox.wake()
         waiting_keys, self.unexplained = self.unexplained, []
         for waiting in self.planner.explain_new(waiting_keys, now):
             apply(self.cluster, waiting, now, effects)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
 from gpuyard.messages import JobDocument
+from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.job import DEFAULT_PRIORITY
 from gpuyard.model.states import JobState, NodeState
@@ -23,6 +24,7 @@ from gpuyard.views import (
     node_view,
 )
 from gpuyard_coordinator.core import (
+    arrays,
     dependencies,
     documents,
     fairshare,
@@ -61,9 +63,9 @@ def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
     found = {
         key
         for key, job in cluster.jobs.items()
-        if key[0] == tenant and (job.name == text or _is_prefix(text, key[1]))
+        if key[0] == tenant and (_is_named(job, text) or is_prefix(text, key[1]))
     }
-    found |= {key for key in cluster.recently_done if key[0] == tenant and _is_prefix(text, key[1])}
+    found |= {key for key in cluster.recently_done if key[0] == tenant and is_prefix(text, key[1])}
     if len(found) > 1:
         several = ", ".join(sorted(key[1] for key in found)[:5])
         raise RequestError(f"{text} may mean {several}", hint="write more of the id", field="id")
@@ -71,10 +73,14 @@ def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
 
 
 def find(cluster: Cluster, tenant: str, text: str) -> Job | JobDocument | None:
-    """The job that a text means, live or as its record has it; as `resolve` otherwise."""
+    """The job that a text means, live or as its record has it; as `resolve` otherwise. A task that
+    its array has not handed out is shown as the job that it will be."""
     key = resolve(cluster, tenant, text)
     if key is None:
-        return None
+        head, _, number = text.partition("_")
+        array = resolve(cluster, tenant, head) if number else None
+        found = arrays.pending(cluster, (tenant, f"{array[1]}_{number}")) if array else None
+        return None if found is None else arrays.task(cluster, *found)
     return cluster.jobs.get(key) or cluster.recently_done[key]
 
 
@@ -84,8 +90,14 @@ def without_live(cluster: Cluster, documents: Sequence[JobDocument]) -> list[Job
     return [kept for kept in documents if (kept["tenant"], kept["id"]) not in cluster.jobs]
 
 
-def _is_prefix(text: str, id: str) -> bool:
-    return len(text) >= PREFIX_LENGTH and id.startswith(text)
+def is_prefix(text: str, id: str) -> bool:
+    """True where a text is the beginning of an id; a task is meant only with its whole number."""
+    (head, _, number), (array, _, task) = text.partition("_"), id.partition("_")
+    return len(head) >= PREFIX_LENGTH and array.startswith(head) and number == task
+
+
+def _is_named(job: Job, text: str) -> bool:
+    return job.name == text and ids.array_of(job.id) is None
 
 
 def live_job(
@@ -99,7 +111,7 @@ def live_job(
     index = {uuid: gpu.facts["index"] for node in nodes for uuid, gpu in node.gpus.items()}
     reserved = cluster.reservations.by_job.get(job.key)
     verdict = holdup(cluster, job)
-    if verdict is None and told is not None:
+    if verdict is None and told is not None and not arrays.is_all_begun(cluster, job):
         verdict = {"code": told[0], "message": told[1], "since": job.queued_at}
     return job_view(
         documents.job_document(job),
@@ -109,6 +121,8 @@ def live_job(
         queue_position=position,
         expected_start_at=None if reserved is None else reserved.start_at,
         verdict=verdict,
+        state=str(arrays.shown_state(cluster, job)),
+        tasks=None if job.array is None else arrays.states(cluster, job),
     )
 
 
@@ -137,7 +151,8 @@ class JobList:
         None for a view where `keep` has none of it. `now` is monotonic."""
         words = Words(self.cluster, PAGE_LOOKS)
         for job in self._roster.after(after, tenant):
-            yield job.submit_seq, self._view(job, words, now) if keep(_listed(job)) else None
+            is_kept = keep(_listed(self.cluster, job))
+            yield job.submit_seq, self._view(job, words, now) if is_kept else None
 
     def view(self, job: Job, now: float) -> JobView:
         return self._view(job, Words(self.cluster), now)
@@ -157,11 +172,11 @@ class JobList:
         return live_job(self.cluster, job, told, position)
 
 
-def _listed(job: Job) -> dict[str, Any]:
+def _listed(cluster: Cluster, job: Job) -> dict[str, Any]:
     """The keys of a job's view that a list may be filtered by."""
     last = job.last
     return {
-        "state": job.state,
+        "state": arrays.shown_state(cluster, job),
         "user": job.user,
         "node": last.node if last is not None and job.state is not JobState.QUEUED else None,
         "nodes": [part.node for part in last.members] if last is not None else [],
@@ -308,8 +323,8 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
     document = cluster.tenants.get(event.tenant)
     spec, notes = quota.with_defaults(event.spec, document)
     shape = documents.shape_of(spec, event.tenant, document)
-    queued = cluster.queue.waiting[event.tenant]
-    if refusal := quota.refusal(event.tenant, document, spec, shape, queued):
+    queued, tasks = cluster.queue.waiting[event.tenant], arrays.count(spec)
+    if refusal := quota.refusal(event.tenant, document, spec, shape, queued, tasks):
         raise InvalidJob((refusal[1],))
     settled = fencing.with_rule(spec, cluster.settings)
     bad = fencing.fault(settled, cluster.settings) or dependencies.fault(cluster, event)

@@ -265,14 +265,14 @@ class Services:
         return await self.desk.read(read) or await self._find_done(tenant, text)
 
     async def _find_done(self, tenant: str, text: str) -> JobDocument:
-        if ids.is_job_id(text) or ids.is_assigned_id(text):
-            document = await self.store.get_done(tenant, text)
+        if ids.is_any_id(text):
+            document = await look_ups.get_record(self.store, (tenant, text))
             if document is not None:
                 return document
         cursor: int | None = 0
         for _ in range(DONE_PAGES_SEARCHED if len(text) >= reads.PREFIX_LENGTH else 0):
             page, cursor = await self.store.list_done(tenant, cursor=cursor or 0)
-            found = [kept for kept in page if kept["id"].startswith(text)]
+            found = [kept for kept in page if reads.is_prefix(text, kept["id"])]
             if len(found) == 1:
                 return found[0]
             if found or cursor is None:

@@ -86,7 +86,7 @@ def _cancel(
     ref: object,
 ) -> CancelRequested | Refused:
     target, message = body["cancel"], body.get("reason")
-    if isinstance(target, str) and (ids.is_job_id(target) or ids.is_assigned_id(target)):
+    if isinstance(target, str) and ids.is_any_id(target):
         text = message if isinstance(message, str) else None
         return CancelRequested(tenant, target, user, message=text, ref=ref)
     fault = FieldFault("cancel", "invalid", f"{target!r} is not a job's id")

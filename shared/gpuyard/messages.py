@@ -305,6 +305,21 @@ class AttemptDocument(TypedDict):
     """Of one member of a gang."""
 
 
+class ArrayDocument(TypedDict):
+    """What was made of an array's tasks so far; the spec says which there are."""
+
+    next: int
+    """Position of the first that was not handed out."""
+    ahead: list[int]
+    """Positions behind it that were."""
+    ended: dict[str, int]
+    """How many are over, by final state; those that never will start are among them."""
+    worst: list[Any] | None
+    """[reason, exit code, words] of the end with the largest exit code."""
+    stop: list[Any] | None
+    """[reason, actor, message] once all are to end."""
+
+
 class JobDocument(TypedDict):
     """A job as stored at `job.<tenant>.<id>`, and at `done.<tenant>.<id>` once it is over."""
 
@@ -338,6 +353,10 @@ class JobDocument(TypedDict):
     """[by, since] while somebody keeps it from starting."""
     after: NotRequired[list[list[str]]]
     """[job, when] of each that it still waits for, of those that its spec names."""
+    array: NotRequired[ArrayDocument | None]
+    """Set for an array."""
+    age_seq: NotRequired[int | None]
+    """A task's age in the queue, where that is not its own `submit_seq`."""
 
 
 class NodeDocument(TypedDict):

@@ -10,6 +10,7 @@ from typing import Any, Literal, NotRequired
 from gpuyard._typing import TypedDict
 from gpuyard.messages import AttemptDocument, Event, GrantedGpu, JobDocument
 from gpuyard.model import mig
+from gpuyard.model.arrays import parse_array
 from gpuyard.model.gpus import GpusRequested
 from gpuyard.model.node import (
     ForeignProcess,
@@ -39,6 +40,18 @@ class HeldGpu(TypedDict):
     core_percent: int | None
     enforced: str
     """exclusive, hard, mps or audited."""
+
+
+class ArrayView(TypedDict):
+    """What became of an array's tasks."""
+
+    tasks: int
+    at_once: int | None
+    """How many may be under way at once; None: not limited."""
+    waiting: str | None
+    """Numbers of those that were not handed out yet, as `5-99`: they are in no list of jobs."""
+    states: dict[str, int]
+    """How many of all are in which state."""
 
 
 class JobView(TypedDict):
@@ -80,6 +93,8 @@ class JobView(TypedDict):
     """Of a queued job for which a node is reserved: when it starts at the latest, RFC 3339."""
     nodes: NotRequired[list[str]]
     """Of a gang: the nodes of its members, by rank."""
+    array: ArrayView | None
+    """Set for an array."""
     spec: NotRequired[dict[str, Any]]
     attempts: NotRequired[list[dict[str, Any]]]
     events: NotRequired[list[Event]]
@@ -192,8 +207,11 @@ def job_view(
     queue_position: int | None = None,
     expected_start_at: str | None = None,
     verdict: Verdict | None = None,
+    state: str | None = None,
+    tasks: Mapping[str, int] | None = None,
 ) -> JobView:
-    """A stored job as readers see it; what the document cannot know comes as arguments."""
+    """A stored job as readers see it; what the document cannot know comes as arguments, for an
+    array that lives its state and how many of its tasks are in which."""
     spec = document["spec"]
     last: AttemptDocument | None = document["attempts"][-1] if document["attempts"] else None
     is_holding = document["state"] in HOLDING_STATES
@@ -208,7 +226,7 @@ def job_view(
         "user": document["user"],
         "user_verified": document["user_verified"],
         "labels": spec.get("labels") or {},
-        "state": document["state"],
+        "state": state or document["state"],
         "reason": document["reason"],
         "exit_code": document["exit_code"],
         "message": document["message"],
@@ -233,11 +251,28 @@ def job_view(
         "stop_requested_at": last["stop_requested_at"] if last and is_holding else None,
         "queue_position": queue_position,
         "expected_start_at": expected_start_at,
+        "array": _array_view(document, tasks),
     }
     if last and "members" in last:
         is_placed = document["state"] != "queued"
         view["nodes"] = [member["node"] for member in last["members"]] if is_placed else []
     return view
+
+
+def _array_view(document: JobDocument, tasks: Mapping[str, int] | None) -> ArrayView | None:
+    array, text = document.get("array"), document["spec"].get("array")
+    if array is None or not text:
+        return None
+    numbers = parse_array(text)
+    is_left = (
+        document["state"] == "queued" and array["stop"] is None and array["next"] < len(numbers)
+    )
+    return {
+        "tasks": len(numbers),
+        "at_once": numbers.limit,
+        "waiting": numbers.text(array["next"]) if is_left else None,
+        "states": dict(array["ended"] if tasks is None else tasks),
+    }
 
 
 def held_gpus(attempt: AttemptDocument) -> list[GrantedGpu]:

@@ -7,10 +7,13 @@ from typing import Any, cast
 
 from gpuyard import codec, subjects
 from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
+from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, AttemptState, JobState
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import (
+    arrays,
+    dependencies,
     documents,
     fairshare,
     ledger,
@@ -44,6 +47,7 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
         assert _comparable(read) == _comparable(job)
     _check_use(cluster)
     _check_dependants(cluster)
+    _check_arrays(cluster, is_restored=is_restored)
 
 
 def check_recovered(before: Cluster, after: Cluster, now: Now) -> None:
@@ -176,7 +180,15 @@ def _check_queue(cluster: Cluster) -> None:
         for _, _, tenant, id in cluster.images[image].waiting
     }
     for key, (code, _) in queue.parked.items():
-        assert code is (waiting_for.closed(cluster.jobs[key]) or VerdictCode.NOT_BEFORE)
+        job = cluster.jobs[key]
+        closed, is_array = waiting_for.closed(cluster, job), job.array is not None
+        if closed is not None:
+            assert code is closed
+        elif key not in cluster.delays and is_array:
+            assert code is VerdictCode.WAITING_TURN
+            continue
+        else:
+            assert code is VerdictCode.NOT_BEFORE
         if code is VerdictCode.NOT_BEFORE:
             assert key in cluster.delays or key in in_images, "none is lost"
         else:
@@ -189,13 +201,32 @@ def _check_queue(cluster: Cluster) -> None:
         assert all(cluster.jobs[o[2], o[3]].shape == shape for o in orders)
 
 
+def _check_arrays(cluster: Cluster, *, is_restored: bool) -> None:
+    """Each task of an array waits in it, lives or is over; no more live than may at once."""
+    tasks = {key for key in cluster.jobs if ids.array_of(key[1]) is not None}
+    filed = [key for live in cluster.tasks.values() for key in (*live.fresh, *live.begun)]
+    assert sorted(filed) == sorted(tasks)
+    for key, job in cluster.jobs.items():
+        if job.array is None:
+            continue
+        array, live = job.array, len(cluster.tasks.get(key, ()))
+        assert job.state is JobState.QUEUED and not job.attempts
+        assert array.left + live + sum(array.ended.values()) == len(array.tasks)
+        assert array.left + live or key in cluster.arrays_due, "one that is over ends"
+        most = array.tasks.limit
+        assert is_restored or most is None or live <= most
+        for task in arrays.live(cluster, job):
+            assert arrays.pending(cluster, task.key) is None
+            assert (task.attempts != []) == (task.key in cluster.tasks[key].begun)
+
+
 def _check_dependants(cluster: Cluster) -> None:
     """Whoever waits for others is queued, and is found by each of them."""
     filed = {(key, dependant) for key, those in cluster.dependants.items() for dependant in those}
     waits = {
-        ((job.tenant, awaited.job), key)
+        (awaited, key)
         for key, job in cluster.jobs.items()
-        for awaited in job.after
+        for awaited in dependencies.filed_under(job)
     }
     assert filed == waits
     for key, job in cluster.jobs.items():
@@ -273,8 +304,11 @@ def _check_use(cluster: Cluster) -> None:
             running[job.tenant] += 1
     assert {t: use[2] for t, use in _use(cluster).items()} == {t: running[t] for t in _use(cluster)}
     assert {t: use[0] for t, use in _use(cluster).items()} == {t: milli[t] for t in _use(cluster)}
-    waiting = Counter(job.tenant for job in cluster.jobs.values() if job.state is JobState.QUEUED)
-    assert +cluster.queue.waiting == waiting
+    waiting: Counter[str] = Counter()
+    for job in cluster.jobs.values():
+        if job.state is JobState.QUEUED:
+            waiting[job.tenant] += 1 if job.array is None else job.array.left
+    assert +cluster.queue.waiting == +waiting
 
 
 def _use(cluster: Cluster) -> dict[str, tuple[int, int, int]]:

@@ -20,6 +20,7 @@ from gpuyard.views import WhyView
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import (
     adoption,
+    arrays,
     dependencies,
     documents,
     explain,
@@ -253,12 +254,15 @@ class Yard:
             for waiting in self.planner.explain_new(sorted(self._fresh), self.now):
                 self._apply(waiting, effects)
         self._commit(effects)
-        if not plan.is_partial and not self.cluster.untold:
+        if not plan.is_partial and not self.cluster.untold and not self.cluster.queue.fresh:
             self._fresh.clear()
             again = self.planner.plan(limit, self.now)
             assert again.events == [], "a second plan right after a commit is empty"
             for shape in self.cluster.queue.by_shape:
                 assert explain.explain(self.cluster, shape)[0] != "waiting_turn", shape
+        if self.cluster.queue.fresh and not plan.is_partial and not self.cluster.untold:
+            # What started left room for further tasks of an array.
+            return len(plan.placements) + self.plan(limit)
         return len(plan.placements)
 
     def beat(self, name: str, agent: Agent | None = None) -> BeatOutcome | None:
@@ -432,10 +436,16 @@ class Yard:
 
     def _final_state(self, key: JobKey) -> str | None:
         """As the leader looks it up."""
-        if key not in self.store.done:
+        record = self.record(key)
+        return record["state"] if record is not None and record["spec_sha256"] else None
+
+    def record(self, key: JobKey) -> JobDocument | None:
+        array = arrays.array_key(key)
+        if key in self.store.done:
+            return self.done(key[1], tenant=key[0])
+        if array is None or array not in self.store.done:
             return None
-        record = self.done(key[1], tenant=key[0])
-        return record["state"] if record["spec_sha256"] else None
+        return arrays.never_started(self.done(array[1], tenant=array[0]), key[1])
 
     def _apply(self, event: Event, effects: Effects) -> None:
         self.log.append((event, self.now))

@@ -22,6 +22,7 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
 from gpuyard_coordinator.core import (
+    arrays,
     documents,
     fairshare,
     gang_adoption,
@@ -128,6 +129,7 @@ def take_strangers(
         elif wanted is not None and not _is_over(cluster, event, ref[:2]):
             job = _job_of(cluster, report, wanted, now)
             if job is not None:
+                arrays.adopt(cluster, job, effects)
                 told = f"it came after the backup; taken from node {node.name}"
                 effects.emit(job, EventKind.ACCEPTED, now, message=told, actor=ACTOR)
                 _take(cluster, node, job, report, wanted, now=now, effects=effects)
@@ -155,8 +157,7 @@ def _usable(beat: Beat, report: AttemptReport) -> WantedEntry | None:
 def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: Now) -> Job | None:
     """The job of an attempt as its node has it; None for one that no coordinator can have sent."""
     tenant, id, spec = wanted["tenant"], wanted["job"], wanted["spec"]
-    is_id = ids.is_job_id(id) or ids.is_assigned_id(id)
-    if not (ids.is_name(tenant) and is_id and ids.is_user(wanted["user"])):
+    if not (ids.is_name(tenant) and ids.is_any_id(id) and ids.is_user(wanted["user"])):
         return None
     try:
         job = Job(

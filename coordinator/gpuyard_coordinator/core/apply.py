@@ -13,11 +13,13 @@ from gpuyard.messages import JobDocument
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
 from gpuyard_coordinator.core import (
+    arrays,
     beats,
     dependencies,
     documents,
     fencing,
     follow_ups,
+    handing_out,
     holds,
     lifecycle,
     operations,
@@ -172,7 +174,8 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         return
     if not _begin_waiting(cluster, event, job, now, effects):
         return
-    cluster.mix.observe(job.shape, job.submit_seq)
+    if job.array is None:
+        cluster.mix.observe(job.shape, job.submit_seq)
     waiting.enqueue(cluster, job, now)
     if verdict := waiting.verdict(cluster, job):
         data = {"code": verdict["code"]}
@@ -210,8 +213,8 @@ def _refusal(
     cluster: Cluster, event: Submitted, spec: dict[str, Any], shape: Shape, now: Now
 ) -> tuple[EndReason, FieldFault] | None:
     tenant = event.tenant
-    queued = cluster.queue.waiting[tenant]
-    refusal = quota.refusal(tenant, cluster.tenants.get(tenant), spec, shape, queued)
+    queued, tasks = cluster.queue.waiting[tenant], arrays.count(spec)
+    refusal = quota.refusal(tenant, cluster.tenants.get(tenant), spec, shape, queued, tasks)
     if refusal is not None:
         return refusal
     fault = (
@@ -242,7 +245,9 @@ def _new_job(
     cluster: Cluster, event: Submitted, spec: dict[str, Any], shape: Shape, now: Now
 ) -> Job:
     sequence = cluster.next_submit_seq
-    cluster.next_submit_seq += 1
+    array = arrays.of_spec(spec)
+    # Its tasks have their ages from here on, whenever each is handed out.
+    cluster.next_submit_seq += 1 if array is None else 1 + len(array.tasks)
     return Job(
         tenant=event.tenant,
         id=event.id,
@@ -262,6 +267,7 @@ def _new_job(
         after=dependencies.of_spec(spec),
         not_before=spec.get("not_before"),
         deadline=spec.get("deadline"),
+        array=array,
     )
 
 
@@ -306,24 +312,13 @@ def _refuse(
 def _cancel(cluster: Cluster, event: CancelRequested, now: Now, effects: Effects) -> None:
     key = (event.tenant, event.id)
     message = event.message or f"cancelled by {event.actor}"
-    job = cluster.jobs.get(key)
+    job = handing_out.live_job(cluster, key, now, effects)
     if job is None:
         if _done(cluster, event.tenant, event.id, event.known) is None:
             _cancel_unknown(cluster, event, message, now, effects)
             return
-    elif job.state is JobState.QUEUED:
-        lifecycle.end_job(
-            cluster,
-            job,
-            reason=EndReason.CANCELLED,
-            exit_code=None,
-            message=message,
-            actor=event.actor,
-            now=now,
-            effects=effects,
-        )
     else:
-        lifecycle.request_stop(
+        follow_ups.end_or_stop(
             cluster,
             job,
             reason=EndReason.CANCELLED,

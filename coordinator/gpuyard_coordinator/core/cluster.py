@@ -30,6 +30,18 @@ class Use:
 
 
 @dataclass(slots=True)
+class LiveTasks:
+    """Tasks of one array that live, in the order in which they came."""
+
+    fresh: dict[JobKey, None] = field(default_factory=dict)
+    """Without an attempt yet."""
+    begun: dict[JobKey, None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.begun)
+
+
+@dataclass(slots=True)
 class Cluster:
     yard: str
     token: Token
@@ -76,6 +88,10 @@ class Cluster:
     """Jobs that wait for an end, by the job whose end it is."""
     ended_awaited: dict[JobKey, str] = field(default_factory=dict)
     """Final states of jobs whose dependants are still to be told."""
+    tasks: dict[JobKey, LiveTasks] = field(default_factory=dict)
+    """Of arrays, those that are handed out and not over."""
+    arrays_due: dict[JobKey, bool] = field(default_factory=dict)
+    """Arrays that may have tasks to hand out, or an end; True: tasks are to be ended."""
     images: OrderedDict[str, ImageRecord] = field(default_factory=OrderedDict)
     """The images started of late, the one used longest ago first."""
     images_held: set[str] = field(default_factory=set)

@@ -4,13 +4,14 @@ A job's document holds what it still waits for; what ended as asked leaves it. S
 whom each waits for, and has to look up only those that ended while their dependants were being told.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from gpuyard.errors import FieldFault
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
+from gpuyard_coordinator.core import arrays
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.state import Awaited, Job
@@ -39,7 +40,7 @@ def fault(cluster: Cluster, event: Submitted) -> FieldFault | None:
 
 def is_live(cluster: Cluster, key: JobKey) -> bool:
     """True for a job that will end, and wake its dependants then."""
-    return key in cluster.jobs
+    return key in cluster.jobs or arrays.pending(cluster, key) is not None
 
 
 def state_of(cluster: Cluster, event: Submitted, id: str) -> str | None:
@@ -55,16 +56,30 @@ def is_met(awaited: Awaited, state: str) -> bool:
     return awaited.when in ("ended", state)
 
 
+def is_of(awaited: Awaited, id: str) -> bool:
+    """True for what is waited for of a job: its end, or where it is an array that of a task, which
+    never started if it is still waited for then."""
+    return awaited.job == id or awaited.job.startswith(f"{id}_")
+
+
+def filed_under(job: Job) -> Iterator[JobKey]:
+    """Each that it waits for; of a task its array as well, since the task may never start."""
+    for awaited in job.after:
+        key = (job.tenant, awaited.job)
+        yield key
+        if (array := arrays.array_key(key)) is not None:
+            yield array
+
+
 def enter(cluster: Cluster, job: Job) -> None:
     """Files a job under each that it waits for."""
-    for awaited in job.after:
-        cluster.dependants.setdefault((job.tenant, awaited.job), {})[job.key] = None
+    for key in filed_under(job):
+        cluster.dependants.setdefault(key, {})[job.key] = None
 
 
 def leave(cluster: Cluster, job: Job) -> None:
     """Takes it out again; one that is not there is no error."""
-    for awaited in job.after:
-        key = (job.tenant, awaited.job)
+    for key in filed_under(job):
         waiting = cluster.dependants.get(key, {})
         waiting.pop(job.key, None)
         if not waiting:
@@ -102,6 +117,6 @@ def verdict(cluster: Cluster, job: Job) -> Verdict:
 
 def _words(cluster: Cluster, job: Job, awaited: Awaited) -> str:
     live = cluster.jobs.get((job.tenant, awaited.job))
-    state = str(live.state if live is not None else JobState.QUEUED)
+    state = str(JobState.QUEUED if live is None else arrays.shown_state(cluster, live))
     how = "to end" if awaited.when == "ended" else f"to end {awaited.when}"
     return f"job {awaited.job} {how} (it is {state})"

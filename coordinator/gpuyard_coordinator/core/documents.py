@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from gpuyard import codec
 from gpuyard.messages import (
+    ArrayDocument,
     AttemptDocument,
     JobDocument,
     NodeDocument,
@@ -14,12 +15,14 @@ from gpuyard.messages import (
     WantedDocument,
     WantedEntry,
 )
+from gpuyard.model.arrays import parse_array
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, Scheduling
 from gpuyard.model.verdicts import Verdict
 from gpuyard.model.where import parse
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import (
+    Array,
     Aside,
     Attempt,
     AttemptRef,
@@ -28,6 +31,7 @@ from gpuyard_coordinator.core.state import (
     Meeting,
     Node,
     Shape,
+    StopTasks,
 )
 
 DEFAULT_GRACE_S: Final = 30.0
@@ -136,7 +140,32 @@ def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
         "not_before": job.not_before,
         "hold": None if job.hold is None else [*job.hold],
         "after": [[*awaited] for awaited in job.after],
+        "array": None if job.array is None else _array_document(job.array),
+        "age_seq": job.age_seq,
     }
+
+
+def _array_document(array: Array) -> ArrayDocument:
+    return {
+        "next": array.next,
+        "ahead": list(array.ahead),
+        "ended": dict(array.ended),
+        "worst": None if array.worst is None else [*array.worst],
+        "stop": None if array.stop is None else [*array.stop],
+    }
+
+
+def array_from_document(text: str, document: ArrayDocument) -> Array:
+    """An array as it was stored; `text` is that of its spec."""
+    worst, stop = document["worst"], document["stop"]
+    return Array(
+        tasks=parse_array(text),
+        next=document["next"],
+        ahead=list(document["ahead"]),
+        ended=dict(document["ended"]),
+        worst=None if worst is None else (worst[0], worst[1], worst[2]),
+        stop=None if stop is None else StopTasks(*stop),
+    )
 
 
 def attempt_document(attempt: Attempt) -> AttemptDocument:

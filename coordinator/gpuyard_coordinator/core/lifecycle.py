@@ -12,6 +12,7 @@ from gpuyard.messages import StopOrder
 from gpuyard.model.reasons import REASONS, EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState
 from gpuyard_coordinator.core import (
+    arrays,
     dependencies,
     documents,
     fairshare,
@@ -30,7 +31,8 @@ from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_node
 S = JobState
 _ENDS: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
 TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
-    S.QUEUED: frozenset({S.ASSIGNED, S.FAILED, S.CANCELLED}),
+    # An array succeeds as it waits: once all of its tasks have.
+    S.QUEUED: frozenset({S.ASSIGNED}) | _ENDS,
     S.ASSIGNED: frozenset({S.PREPARING, S.RUNNING, S.STOPPING, S.QUEUED}) | _ENDS,
     S.PREPARING: frozenset({S.RUNNING, S.STOPPING, S.QUEUED}) | _ENDS,
     S.RUNNING: frozenset({S.STOPPING, S.QUEUED}) | _ENDS,
@@ -102,6 +104,7 @@ def begin_attempt(
     dependencies.drop(cluster, job, job.after)
     job.not_before = job.hold = None
     job.attempts.append(attempt)
+    arrays.begin(cluster, job, now, effects)
     fairshare.settle(cluster, job.tenant, now)
     for part in attempt.parts:
         node = cluster.nodes[part.node]
@@ -244,6 +247,7 @@ def end_job(
     job.reason, job.exit_code, job.message = reason, exit_code, message
     job.ended_at = now.at
     dependencies.note_end(cluster, job)
+    arrays.note_end(cluster, job, effects)
     data: dict[str, Any] = {"exit_code": exit_code, "owner": str(REASONS[reason].owner)}
     if last := job.last:
         data["log_chunks"] = last.log_chunks

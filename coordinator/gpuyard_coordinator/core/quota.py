@@ -181,24 +181,34 @@ def over(document: Document, use: Use, queued: int) -> list[str]:
 
 
 def refusal(
-    tenant: str, document: Document | None, spec: Mapping[str, Any], shape: Shape, queued: int
+    tenant: str,
+    document: Document | None,
+    spec: Mapping[str, Any],
+    shape: Shape,
+    queued: int,
+    tasks: int = 1,
 ) -> tuple[EndReason, FieldFault] | None:
-    """Why a job is refused under its tenant's document as it stands; None if it may wait."""
+    """Why a job, which stands for so many tasks, is refused under its tenant's document as it
+    stands; None if it may wait."""
     if document is None:
         return None
     for field, text in _never(f"of tenant {tenant}", document, spec, shape):
         return EndReason.QUOTA_IMPOSSIBLE, FieldFault(field, "quota_impossible", text)
-    if is_queue_full(document, queued):
+    if is_queue_full(document, queued, tasks):
         most = _part(document, "limits")["queued_jobs"]
+        if tasks > most > 0:
+            text = f"{tasks} tasks asked, limits.queued_jobs of tenant {tenant} is {most}"
+            return EndReason.QUOTA_IMPOSSIBLE, FieldFault("array", "quota_impossible", text)
         text = f"tenant {tenant} has {queued} queued jobs, its limit is {most}"
+        text += f"; the array has {tasks} tasks" if tasks > 1 else ""
         return EndReason.QUEUE_FULL, FieldFault("", "queue_full", text)
     return None
 
 
-def is_queue_full(document: Document | None, queued: int) -> bool:
-    """True where one job more may not be queued, not even one that would start at once."""
+def is_queue_full(document: Document | None, queued: int, tasks: int = 1) -> bool:
+    """True where so many jobs more may not be queued, not even such as would start at once."""
     most = _part(document, "limits").get("queued_jobs")
-    return most is not None and queued >= most
+    return most is not None and queued + tasks > most
 
 
 def _never(

@@ -13,6 +13,7 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.node import NO_FACTS
 from gpuyard.model.states import HOLDING_STATES, AttemptState
 from gpuyard_coordinator.core import (
+    arrays,
     beats,
     dependencies,
     documents,
@@ -135,18 +136,27 @@ def take_job(cluster: Cluster, data: bytes) -> None:
     job = load_job(cluster, data)
     if job.state not in HOLDING_STATES:
         waiting.enter(cluster, [job])
+        for task in arrays.live(cluster, job):
+            # The tasks of an array are held with it.
+            is_closed = waiting.closed(cluster, task) is not None
+            if task.state not in HOLDING_STATES and is_closed != (task.key in cluster.queue.parked):
+                cluster.queue.discard(task)
+                waiting.enter(cluster, [task])
 
 
 def load_job(cluster: Cluster, data: bytes) -> Job:
     """As `take_job`, but for the queue: `fill_queue` is to be called once all are loaded."""
     job = stored_jobs.read_job(data, cluster.tenants)
-    if job.key not in cluster.jobs and job.submit_seq >= cluster.priced.next_submit_seq:
+    is_new = job.key not in cluster.jobs and job.submit_seq >= cluster.priced.next_submit_seq
+    if is_new and job.array is None:
         cluster.mix.observe(job.shape, job.submit_seq)
     _take_out(cluster, job.key)
     cluster.forget_done(job.key)
     cluster.jobs[job.key] = job
     dependencies.enter(cluster, job)
-    cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1)
+    arrays.enter(cluster, job)
+    ages = 0 if job.array is None else len(job.array.tasks)
+    cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1 + ages)
     if job.state in HOLDING_STATES:
         for part in job.attempts[-1].parts:
             if part.state is not AttemptState.ENDED:
@@ -180,6 +190,7 @@ def _take_out(cluster: Cluster, key: JobKey) -> None:
         return
     cluster.queue.discard(job)
     dependencies.leave(cluster, job)
+    arrays.leave(cluster, job)
     for part in job.last.parts if job.last is not None else ():
         node = cluster.nodes.get(part.node)
         if node is not None:

@@ -4,11 +4,13 @@ Plain slots dataclasses; what is stored and shown is made from them by `document
 Only `apply` and what it calls may change them.
 """
 
+from bisect import insort
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from gpuyard import codec
 from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrder, Token
+from gpuyard.model.arrays import Tasks
 from gpuyard.model.ids import JobKey
 from gpuyard.model.mig import is_uuid as is_instance_uuid
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
@@ -184,6 +186,46 @@ class Awaited(NamedTuple):
     when: str
 
 
+class StopTasks(NamedTuple):
+    """An order to end all tasks of an array, those that never started included."""
+
+    reason: str
+    actor: str | None
+    message: str
+
+
+@dataclass(slots=True)
+class Array:
+    """What was made of an array's tasks so far. A task is handed out when it becomes a job of its
+    own; before that this is all there is of it."""
+
+    tasks: Tasks
+    next: int = 0
+    """Position of the first that was not handed out."""
+    ahead: list[int] = field(default_factory=list)
+    """Positions behind it that were handed out before their turn, sorted."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """How many are over, by final state."""
+    worst: tuple[str, int | None, str] | None = None
+    """(reason, exit code, words) of the end with the largest exit code, the first of them."""
+    stop: StopTasks | None = None
+
+    @property
+    def left(self) -> int:
+        """How many are still to be handed out."""
+        return 0 if self.stop is not None else len(self.tasks) - self.next - len(self.ahead)
+
+    def is_left(self, position: int) -> bool:
+        return self.stop is None and position >= self.next and position not in self.ahead
+
+    def take(self, position: int) -> None:
+        """One that is left is handed out."""
+        insort(self.ahead, position)
+        while self.ahead and self.ahead[0] == self.next:
+            del self.ahead[0]
+            self.next += 1
+
+
 @dataclass(slots=True)
 class Job:
     tenant: str
@@ -220,6 +262,10 @@ class Job:
     """Set until somebody releases it."""
     after: tuple[Awaited, ...] = ()
     """What it still waits for of what its spec names."""
+    array: Array | None = None
+    """Set for an array, which never runs itself."""
+    age_seq: int | None = None
+    """A task's age: that of its array and its place there. None: `submit_seq` is its age."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -247,7 +293,8 @@ class Job:
 
     @property
     def order(self) -> Order:
-        return (-self.priority, self.submit_seq, self.tenant, self.id)
+        age = self.submit_seq if self.age_seq is None else self.age_seq
+        return (-self.priority, age, self.tenant, self.id)
 
 
 class Cordon(NamedTuple):

@@ -10,6 +10,7 @@ from gpuyard.model.job import JobSpec
 from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.documents import (
     ENTRY_GPU_BYTES,
+    array_from_document,
     attempt_from_document,
     fence_s,
     shape_of,
@@ -60,7 +61,7 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
     document, packed = _split_job(data)
     tenant = sys.intern(document["tenant"])
     spec, traits = _read_spec(packed, tenant, tenants.get(tenant) or {})
-    shape = traits.shape
+    shape, array = traits.shape, document.get("array")
     if avoid := document.get("avoid"):
         shape = replace(shape, excluded=frozenset(avoid))
     return Job(
@@ -91,6 +92,8 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
         is_preemptible=traits.is_preemptible,
         hold=None if (hold := document.get("hold")) is None else Hold(*hold),
         after=tuple(Awaited(*awaited) for awaited in document.get("after") or ()),
+        array=array_from_document(spec["array"], array) if array is not None else None,
+        age_seq=document.get("age_seq"),
     )
 
 

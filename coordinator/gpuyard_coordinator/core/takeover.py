@@ -15,6 +15,7 @@ def begin(cluster: Cluster, now: Now) -> None:
     cluster.began_at = now.at
     shares.resume(cluster, now)
     cluster.ended_awaited.clear()
+    cluster.arrays_due.clear()
     adoption.begin(cluster)
     cluster.fences, cluster.delays, cluster.deadlines = Deadlines(), Deadlines(), Deadlines()
     cluster.images.clear()
@@ -26,6 +27,8 @@ def begin(cluster: Cluster, now: Now) -> None:
         for job, attempt in node.attempts.values():
             fencing.resume(cluster, node, job, attempt, now)
     for job in cluster.jobs.values():
-        if job.not_before is not None:
+        if job.not_before is not None or job.array is not None:
             waiting.place(cluster, job, now)
+        if job.array is not None:
+            cluster.arrays_due[job.key] = True
         waiting.file_deadline(cluster, job, now)

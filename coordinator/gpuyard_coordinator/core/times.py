@@ -10,12 +10,11 @@ from gpuyard.errors import FieldFault
 from gpuyard.model import moments as written
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import EndReason
-from gpuyard.model.states import JobState
-from gpuyard_coordinator.core import lifecycle, waiting
+from gpuyard_coordinator.core import follow_ups, waiting
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.moments import later
-from gpuyard_coordinator.core.state import Job, Now
+from gpuyard_coordinator.core.state import Now
 
 _FIELDS: Final = ("not_before", "deadline")
 
@@ -51,22 +50,12 @@ def judge(cluster: Cluster, now: Now, effects: Effects) -> None:
         if now.at < job.deadline:
             waiting.file_deadline(cluster, job, now)
         else:
-            _end(cluster, job, f"its deadline, {job.deadline}, is over", now, effects)
-
-
-def _end(cluster: Cluster, job: Job, message: str, now: Now, effects: Effects) -> None:
-    reason = EndReason.DEADLINE_EXCEEDED
-    if job.state is JobState.QUEUED:
-        lifecycle.end_job(
-            cluster,
-            job,
-            reason=reason,
-            exit_code=None,
-            message=message,
-            now=now,
-            effects=effects,
-        )
-    else:
-        lifecycle.request_stop(
-            cluster, job, reason=reason, actor=None, message=message, now=now, effects=effects
-        )
+            follow_ups.end_or_stop(
+                cluster,
+                job,
+                reason=EndReason.DEADLINE_EXCEEDED,
+                actor=None,
+                message=f"its deadline, {job.deadline}, is over",
+                now=now,
+                effects=effects,
+            )

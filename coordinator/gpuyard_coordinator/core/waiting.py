@@ -7,13 +7,14 @@ is placed anew once that is over. What is due is found without a walk over them.
 from collections.abc import Iterable
 from typing import Final
 
+from gpuyard.model.states import JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard_coordinator.core import dependencies, images, retries
+from gpuyard_coordinator.core import arrays, dependencies, images, retries
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.retries import LONGEST_WAIT_S
-from gpuyard_coordinator.core.state import Job, Now, without_nodes
+from gpuyard_coordinator.core.state import Hold, Job, Now, without_nodes
 
 LOOKED_AT_S: Final = LONGEST_WAIT_S
 """A time further ahead than this is worked out anew meanwhile: the wall clock may have been set."""
@@ -30,14 +31,14 @@ def enqueue(cluster: Cluster, job: Job, now: Now, *, delay_s: float = 0.0) -> No
 def place(cluster: Cluster, job: Job, now: Now) -> None:
     """Puts a queued job where it waits now: for what keeps it from the line, else in line."""
     cluster.delays.drop(job.key)
-    if (code := closed(job)) is not None:
-        cluster.queue.park(job, code)
+    if (code := closed(cluster, job)) is not None:
+        _park(cluster, job, code)
         return
     left_s = 0.0
     if job.not_before is not None:
         left_s = seconds_until(now.at, job.not_before, most=LOOKED_AT_S)
     if left_s > 0:
-        cluster.queue.park(job, VerdictCode.NOT_BEFORE)
+        _park(cluster, job, VerdictCode.NOT_BEFORE)
         cluster.delays.file(job.key, now.mono + left_s)
     else:
         _line_up(cluster, job)
@@ -50,9 +51,9 @@ def file_deadline(cluster: Cluster, job: Job, now: Now) -> None:
         cluster.deadlines.file(job.key, now.mono + left_s)
 
 
-def closed(job: Job) -> VerdictCode | None:
-    """What keeps a queued job from the line until some event, as its document tells it."""
-    if job.hold is not None:
+def closed(cluster: Cluster, job: Job) -> VerdictCode | None:
+    """What keeps a queued job from the line until some event, as stored documents tell it."""
+    if _hold(cluster, job) is not None:
         return VerdictCode.HELD
     return VerdictCode.DEPENDENCY if job.after else None
 
@@ -61,11 +62,23 @@ def enter(cluster: Cluster, jobs: Iterable[Job]) -> None:
     """Queued jobs as they were stored: in line, but for those that wait for some event."""
     in_line = []
     for job in jobs:
-        if (code := closed(job)) is not None:
-            cluster.queue.park(job, code)
-        else:
+        code = closed(cluster, job)
+        if code is None and job.array is None:
             in_line.append(job)
+        else:
+            _park(cluster, job, code or VerdictCode.WAITING_TURN)
     cluster.queue.add_all(in_line)
+
+
+def _hold(cluster: Cluster, job: Job) -> Hold | None:
+    """Of the job, or of the array whose task it is."""
+    array = arrays.array_of(cluster, job)
+    return job.hold or (None if array is None else array.hold)
+
+
+def _park(cluster: Cluster, job: Job, code: VerdictCode) -> None:
+    """An array counts for all tasks that it has not handed out."""
+    cluster.queue.park(job, code, 1 if job.array is None else job.array.left)
 
 
 def release_due(cluster: Cluster, now: Now, effects: Effects) -> None:
@@ -88,12 +101,26 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     parked = cluster.queue.parked.get(job.key)
     if parked is None:
         return None
-    if job.hold is not None:
-        message = f"held by {job.hold.by}: it waits until somebody releases it"
-        return {"code": str(parked.code), "message": message, "since": job.hold.since}
+    if (hold := _hold(cluster, job)) is not None:
+        message = f"held by {hold.by}: it waits until somebody releases it"
+        return {"code": str(parked.code), "message": message, "since": hold.since}
     if job.after:
         return dependencies.verdict(cluster, job)
+    if parked.code is VerdictCode.WAITING_TURN:
+        return _of_tasks(cluster, job)
     return _timed(cluster, job)
+
+
+def _of_tasks(cluster: Cluster, job: Job) -> Verdict | None:
+    """Why the tasks of an array wait; None where the first of them waits for room."""
+    if arrays.is_at_its_limit(cluster, job):
+        live = len(cluster.tasks[job.key])
+        message = f"{live} of its tasks are under way, and its array allows no more at once"
+        code = str(VerdictCode.WAITING_TURN)
+        return {"code": code, "message": message, "since": job.queued_at}
+    waiting = (task for task in arrays.live(cluster, job) if task.state is JobState.QUEUED)
+    first = min(waiting, key=lambda task: task.order, default=None)
+    return None if first is None else verdict(cluster, first)
 
 
 def _timed(cluster: Cluster, job: Job) -> Verdict:
@@ -112,7 +139,10 @@ def _timed(cluster: Cluster, job: Job) -> Verdict:
 
 def _line_up(cluster: Cluster, job: Job) -> None:
     cluster.queue.discard(job)
-    if images.is_held(cluster, job):
+    if job.array is not None:
+        _park(cluster, job, VerdictCode.WAITING_TURN)
+        cluster.arrays_due.setdefault(job.key, False)
+    elif images.is_held(cluster, job):
         images.wait(cluster, job)
     else:
         cluster.queue.add(job)

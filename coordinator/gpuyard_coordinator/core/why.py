@@ -8,7 +8,7 @@ from collections import Counter
 from gpuyard.model.states import JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
 from gpuyard.views import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
-from gpuyard_coordinator.core import quota, selection
+from gpuyard_coordinator.core import arrays, quota, selection
 from gpuyard_coordinator.core.changes import changes
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import grace_s
@@ -25,14 +25,14 @@ from gpuyard_coordinator.core.state import Job, Node, Now, Shape
 def why(cluster: Cluster, job: Job, now: Now) -> WhyView:
     """Table D of a job; one that does not wait has neither nodes nor changes, and a verdict only
     where it holds on a node that is lost."""
-    if job.state is not JobState.QUEUED:
+    if job.state is not JobState.QUEUED or arrays.is_all_begun(cluster, job):
         view = not_waiting(job.id, str(job.state))
     else:
         with cluster.reservations.set_aside(job.key):
             asked = Asked(job.shape, rank_of(cluster, job), grace_s(job.spec))
             own = cluster.reservations.by_job.get(job.key)
             view = why_asked(cluster, asked, now, since=job.queued_at, held=own)
-    view["job"], view["state"] = job.id, str(job.state)
+    view["job"], view["state"] = job.id, str(arrays.shown_state(cluster, job))
     if (held := holdup(cluster, job)) is not None:
         view["verdict"], view["changes"] = full_verdict(held, view["verdict"]), []
         view["forecast"] = None

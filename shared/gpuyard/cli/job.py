@@ -7,7 +7,7 @@ import click
 
 from gpuyard.cli.completing import job_ids
 from gpuyard.cli.globals import current, global_options
-from gpuyard.cli.jobs import gpus_text, state_text, user_text, why_text
+from gpuyard.cli.jobs import array_text, gpus_text, state_text, user_text, why_text
 from gpuyard.cli.render import (
     View,
     age,
@@ -85,6 +85,24 @@ def fields(pairs: list[tuple[str, str]]) -> Iterator[str]:
         yield f"{name.ljust(width)}  {plain(text)}"
 
 
+def _array(view: View) -> str:
+    array = view.get("array")
+    if not array:
+        return ""
+    at_once = f", at most {array['at_once']} at once" if array["at_once"] else ""
+    return f"{array['tasks']} tasks{at_once}: {array_text(view)}"
+
+
+def _after(view: View) -> str:
+    asked = (view.get("spec") or {}).get("after") or []
+    return ", ".join(f"{item['job']} {item['when']}" for item in asked)
+
+
+def _own_time(view: View, name: str) -> str:
+    text = (view.get("spec") or {}).get(name)
+    return local_time(text) if text else ""
+
+
 def _facts(view: View) -> list[tuple[str, str]]:
     return [
         ("Job", view["id"]),
@@ -102,6 +120,10 @@ def _facts(view: View) -> list[tuple[str, str]]:
         ("GPUs", _gpus(view)),
         ("Isolation", "none: a plain process" if view.get("isolation") == "none" else ""),
         ("Priority", "" if view["priority"] is None else str(view["priority"])),
+        ("Array", _array(view)),
+        ("After", _after(view)),
+        ("Not before", _own_time(view, "not_before")),
+        ("Deadline", _own_time(view, "deadline")),
         ("Time limit", span(view["max_runtime_s"]) if view["max_runtime_s"] else ""),
         ("Cut off", _cut_off(view)),
         ("Labels", ", ".join(f"{k}={v}" for k, v in view["labels"].items())),

@@ -185,7 +185,7 @@ def job_columns(is_mixed: bool) -> Sequence[Column]:
     now = datetime.now(UTC)
     tenant = [Column("TENANT", lambda job: str(job["tenant"]), least=6, drop=2)] if is_mixed else []
     return [
-        Column("ID", lambda job: short_id(job["id"]), least=8),
+        Column("ID", id_text, least=8),
         Column("NAME", lambda job: job["name"] or "-", least=8, drop=5),
         *tenant,
         Column("USER", user_text, least=5, drop=7),
@@ -202,6 +202,20 @@ def node_text(job: View) -> str:
     """`n1`, and `n1 +3` for a gang over four nodes."""
     others = len(job.get("nodes") or ()) - 1
     return (job["node"] or "-") + (f" +{others}" if others > 0 else "")
+
+
+def id_text(job: View) -> str:
+    """The id; of an array with the numbers of those tasks that have no line of their own yet."""
+    array = job.get("array")
+    waiting = f"_[{array['waiting']}]" if array and array["waiting"] else ""
+    return f"{short_id(job['id'])}{waiting}"
+
+
+def array_text(job: View) -> str:
+    """What became of an array's tasks: `3 running, 97 succeeded`; empty for any other job."""
+    array = job.get("array")
+    states = array["states"] if array else {}
+    return ", ".join(f"{states[state]} {state}" for state in STATES if states.get(state))
 
 
 def user_text(job: View) -> str:
@@ -241,7 +255,10 @@ def gpus_text(job: View) -> str:
 def why_text(job: View) -> str:
     """Why it waits, stops or ended; empty while there is nothing to explain."""
     if job["state"] not in ("succeeded", "failed", "cancelled") and job["verdict"]:
-        return local_times(job["verdict"]["message"] or job["verdict"]["code"])
+        told = local_times(job["verdict"]["message"] or job["verdict"]["code"])
+        return "; ".join(filter(None, (array_text(job), told)))
+    if job["state"] in ("running", "queued"):
+        return array_text(job)
     if job["state"] == "stopping":
         return local_times(job["reason"] or job["message"] or "")
     if job["state"] in ("failed", "cancelled"):

@@ -61,9 +61,11 @@ def ending(view: Mapping[str, Any]) -> str | None:
 
 
 def short_id(id: str) -> str:
-    """8 characters of a random id; an id that somebody chose stays whole."""
-    is_random = len(id) == 16 and "-" not in id
-    return id[:8] if is_random else id
+    """8 characters of a random id; an id that somebody chose stays whole, and so does the number of
+    an array's task."""
+    job, underscore, number = id.partition("_")
+    is_random = len(job) == 16 and "-" not in job
+    return f"{job[:8]}{underscore}{number}" if is_random else id
 
 
 def _pulled(data: Mapping[str, Any]) -> str:

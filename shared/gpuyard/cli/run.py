@@ -69,6 +69,8 @@ def _run(spec: dict[str, Any], timeout: str | None, *, is_detached: bool) -> int
     settings = current()
     timeout_s = duration_s("--timeout", timeout)
     spec = prepared(spec)
+    if spec.get("array") is not None and not is_detached:
+        raise UsageFault("an array has many outputs; hand it in with submit, or with run -d")
 
     async def work(client: AsyncClient) -> int:
         if is_detached:

@@ -24,7 +24,7 @@ from gpuyard.client.output import (
     of_rank,
     parse_chunk,
 )
-from gpuyard.errors import RemoteProtocolError, Unavailable
+from gpuyard.errors import RemoteProtocolError, RequestError, Unavailable
 from gpuyard.messages import Event
 
 CONNECT_S: Final = 3.0
@@ -285,9 +285,12 @@ class AsyncClient(Operations):
         """The job's output in the bytes that it wrote, chunk by chunk; a gang's with the rank of
         the member that wrote each, or that of one `rank` alone.
 
-        Without `follow` what is stored now: of `attempt`, or of all of them.
+        Without `follow` what is stored now: of `attempt`, or of all of them. Raises RequestError
+        for an array, which has no output of its own.
         """
         job = await self.job(id)
+        if job.view.get("array"):
+            raise RequestError(f"job {job.id} is an array: name a task of it, as {job.id}_N")
         if not follow:
             for number, each in _sources(job, attempt, rank):
                 async for chunk in self._stored(job, number, each):

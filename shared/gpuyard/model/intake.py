@@ -12,7 +12,6 @@ from gpuyard.model.job import JobSpec
 from gpuyard.model.plain import unusable
 
 _LATER: Final = (
-    ("array", "arrays"),
     ("enforcement", "a floor of enforcement"),
     ("stdin", "standard input"),
 )

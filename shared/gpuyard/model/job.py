@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpuyard.model import ids, moments, where
+from gpuyard.model import arrays, ids, moments, where
 from gpuyard.model.container import Mount, Part, Ulimit
 from gpuyard.model.gangs import MOST_NODES, gang_fault, is_gang
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
@@ -189,7 +189,9 @@ class JobSpec(Part):
         default=None, description="Whose job it is, where the subject does not say; a claim."
     )
     array: str | None = Field(
-        default=None, description="Tasks, as 0-99 or 0-99%8 (at most 8 at once)."
+        default=None,
+        description="Many tasks from one job: 0-99, 1,3,7, 0-99:2 (every second), and %8 behind "
+        "it for at most 8 at once.",
     )
     after: list[After] = Field(
         default_factory=list,
@@ -292,6 +294,11 @@ class JobSpec(Part):
             raise ValueError("must be 1 to 48 lower-case letters, digits and hyphens")
         return value
 
+    @field_validator("array")
+    @classmethod
+    def _array_is_tasks(cls, value: str | None) -> str | None:
+        return None if value is None else arrays.kept_form(value)
+
     @field_validator("node")
     @classmethod
     def _node_is_name(cls, value: str | None) -> str | None:
@@ -392,6 +399,8 @@ class JobSpec(Part):
             raise ValueError("shm_mib is larger than memory_mib")
         if self.nodes > 1 and (fault := gang_fault(self)):
             raise ValueError(fault)
+        if self.array is not None and self.nodes > 1:
+            raise ValueError("array and nodes cannot be used together")
         if self.network == "host" and self.ports:
             raise ValueError("ports cannot be published with network: host")
         return self

@@ -168,10 +168,11 @@ def test_driver_mounts_go_to_gpu_jobs_and_leave_room_for_the_jobs_own() -> None:
 def test_a_container_is_told_the_earlier_of_its_time_limit_and_its_jobs_deadline() -> None:
     deadline = "2026-01-01T00:01:00.000Z"
     start = 1767225600.0  # 2026-01-01T00:00:00Z
-    for spec, told in (
+    cases: list[tuple[dict[str, Any], str | None]] = [
         ({}, None),
         ({"deadline": deadline}, deadline),
         ({"max_runtime": "30s", "deadline": deadline}, "2026-01-01T00:00:30.000Z"),
         ({"max_runtime": "90s", "deadline": deadline}, deadline),
-    ):
+    ]
+    for spec, told in cases:
         assert told_deadline(entry(**spec), start) == told

@@ -25,7 +25,8 @@ def follow(yard: Yard, change: Change, id: str = "j", *, tenant: str = TENANT) -
     for key, job in list(after.cluster.jobs.items()):
         is_other = key != (tenant, id) and key not in after.cluster.reservations.by_job
         if is_other and job.state is JobState.QUEUED:
-            after.cancel(key[1], tenant=key[0])
+            # To cancel an array would end its tasks that run, too.
+            (after.cancel if job.array is None else after.hold)(key[1], tenant=key[0])
     after.plan()
     assert after.job(id, tenant=tenant).state is JobState.QUEUED, "it waits without the change"
     _DO[change["kind"]](after, change, id, tenant)

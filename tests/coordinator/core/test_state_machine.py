@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuyard.errors import InvalidJob
+from gpuyard.model import ids as model_ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import JobState
+from gpuyard_coordinator.core import dependencies
 from gpuyard_coordinator.core.state import AttemptRef
 from tests.coordinator.core.following import follow
 from tests.support.agents import A100_40, MIG_MIXED, RTX_4090, Agent, Card, change
@@ -93,6 +95,7 @@ specs = st.fixed_dictionaries(
         "max_runtime": st.sampled_from([40, 120, 600]),
         "stop_grace": st.sampled_from([1, 20]),
         "hold": rarely,
+        "array": st.sampled_from(["0-1", "0-3", "0-5%2", "7,3%1"]),
         "not_before": st.sampled_from(["5s", "40s"]),
         "deadline": st.sampled_from(["60s", "200s"]),
         "after": st.lists(
@@ -209,9 +212,15 @@ class YardMachine(RuleBasedStateMachine):
         self.hosts.beat(name)
         self._plan()
 
-    @rule(id=ids)
-    def cancel(self, id: str) -> None:
-        key = (tenant_of(id), id)
+    @rule(id=ids, task=st.sampled_from([None, None, 0, 1, 3]))
+    def cancel(self, id: str, task: int | None) -> None:
+        """A job, an array or one of its tasks, be it handed out or not."""
+        tenant = tenant_of(id)
+        if task is not None:
+            id = f"{id}_{task}"
+            if not dependencies.is_live(self.yard.cluster, (tenant, id)):
+                return
+        key = (tenant, id)
         record = self.yard.store.done.get(key)
         if record is None or not self.yard.done(id, tenant=key[0])["spec_sha256"]:
             self.cancelled.add(key)
@@ -411,7 +420,10 @@ class YardMachine(RuleBasedStateMachine):
         """In another yard that is the same but for it, where nobody else waits."""
         self.yard.plan()
         jobs = self.yard.cluster.jobs
-        waiting = sorted(key for key, job in jobs.items() if job.state is JobState.QUEUED)
+        queued = {key for key, job in jobs.items() if job.state is JobState.QUEUED}
+        # The tasks of an array wait beside their like, which cannot be left out.
+        of_arrays = {key for key in queued if jobs[key].array or model_ids.array_of(key[1])}
+        waiting = sorted(queued - of_arrays)
         if waiting:
             tenant, id = waiting[pick % len(waiting)]
             for offered in self.yard.why(id, tenant=tenant)["changes"]:
@@ -428,7 +440,7 @@ class YardMachine(RuleBasedStateMachine):
         """Submissions are delivered at least once: no ended job runs again."""
         for tenant, id in sorted(self.yard.store.done):
             done = self.yard.done(id, tenant=tenant)
-            if not done["spec_sha256"]:
+            if not done["spec_sha256"] or model_ids.array_of(id) is not None:
                 continue
             spec = {key: value for key, value in done["spec"].items() if value}
             outcome = self.yard.submit(id, tenant=tenant, **spec)
@@ -471,7 +483,8 @@ class YardMachine(RuleBasedStateMachine):
         """From its cancel on, a job is on its way to an end."""
         for key in self.cancelled:
             job = self.yard.cluster.jobs.get(key)
-            assert job is None or job.state == "stopping"
+            stop = job.array.stop if job is not None and job.array is not None else None
+            assert job is None or job.state == "stopping" or stop is not None
 
     def teardown(self) -> None:
         self.yard.check_replay()

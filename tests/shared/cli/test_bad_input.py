@@ -133,6 +133,7 @@ EMPTY_FLAGS = [
     *("--memory", "--network", "--publish", "--ulimit", "--tmpfs", "--label", "--runtime"),
     *("--file", "--gpu-model", "--gpu-memory", "--cuda", "--where", "--prefer", "--node"),
     *("--tolerate", "--time", "--array", "--after", "--id", "--tenant", "--url", "--context"),
+    *("--not-before", "--deadline"),
 ]
 """docker refuses most of them; a few it takes for none, and there a variable was meant to be set."""
 

@@ -104,7 +104,6 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"run_as": "4294967295"}, "run_as", "at most 2147483647"),
     ({"tmpfs": {"scratch": ""}}, "tmpfs", "absolute path"),
     ({"nodes": 201}, "nodes", "200"),
-    ({"array": "0-9"}, "array", "not supported yet"),
     (
         {"on_partition": {"stop_after": "0.9s"}},
         "on_partition.stop_after",
