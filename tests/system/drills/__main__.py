@@ -35,13 +35,14 @@ def down(yard: RunningYard, seconds: float) -> Any:
 
 
 def away(yard: RunningYard, seconds: float) -> Any:
+    """As long as it takes: the margin beyond a fence is no setting."""
     yard.coordinator.kill()
     yard = yard_with_short_leases(yard.server, yard.directory)
     try:
         with PrivateEngine("--bridge=none") as engine:
             with engine.api() as api:
                 import_busybox(api)
-            return node_away(yard, engine, seconds)
+            return node_away(yard, engine, MARGIN_S)
     finally:
         yard.close()
 
@@ -56,7 +57,7 @@ DRILLS: dict[str, tuple[Callable[[RunningYard, float], Any], float]] = {
 def main() -> None:
     parser = argparse.ArgumentParser("tests.system.drills", description=__doc__)
     parser.add_argument("name", choices=DRILLS)
-    parser.add_argument("--seconds", type=float, help="how long the fault lasts")
+    parser.add_argument("--seconds", type=float, help="how long the bus or the leader is away")
     options = parser.parse_args()
     drill, usual_s = DRILLS[options.name]
     seconds = usual_s if options.seconds is None else options.seconds
