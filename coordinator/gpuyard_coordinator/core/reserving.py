@@ -143,10 +143,12 @@ class Reserving:
         found, is_possible, looks = list[Node](), False, 0
         for node in chain(nodes[first:], nodes[:first]):
             looks += 1
-            if filters.could_hold(node, shape) is None:
+            # The quicker question first: of a new leader's nodes hardly any takes work yet.
+            is_open = filters.node_block(node, shape.tolerate) is None
+            if (is_possible and not is_open) or filters.could_hold(node, shape) is None:
                 continue
             is_possible = True
-            if filters.node_block(node, shape.tolerate) is None:
+            if is_open:
                 found.append(node)
             if len(found) == MOST_NODES:
                 break
