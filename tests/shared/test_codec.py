@@ -177,6 +177,31 @@ def test_a_value_that_is_known_already_need_not_be_decoded() -> None:
         codec.packed_value(data, "other")
 
 
+_LEAVES = st.floats(width=32) | st.text(max_size=4) | st.binary(max_size=2) | st.integers(-9, 2**40)
+_KEYS = st.text(max_size=3) | st.sampled_from([b"", b"k"])
+_REST = st.recursive(
+    _LEAVES, lambda part: st.lists(part, max_size=3) | st.dictionaries(_KEYS, part, max_size=3)
+)
+
+
+@given(_REST, st.booleans())
+def test_beside_a_known_value_nothing_passes_that_a_whole_body_must_not_have(
+    rest: Any, is_single: bool
+) -> None:
+    facts = msgpack.packb({"gpus": 8})
+    body = {"v": 1, "facts": {"gpus": 8}, "rest": rest}
+    data = msgpack.packb(body, use_single_float=is_single)
+    try:
+        whole = codec.decode(data)
+    except RemoteProtocolError:
+        whole = None
+    try:
+        beside = codec.decode_except(data, "facts", facts)
+    except RemoteProtocolError:
+        beside = None
+    assert beside is None or (whole is not None and beside == whole | {"facts": None})
+
+
 def test_of_a_key_that_stands_twice_the_last_value_counts() -> None:
     one, two = b"\xa5facts\x01", b"\xa5facts\x02"
 

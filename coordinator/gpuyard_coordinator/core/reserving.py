@@ -148,10 +148,13 @@ class Reserving:
         found, possible, looks = list[Node](), 0, 0
         for node in chain(nodes[first:], nodes[:first]):
             looks += 1
-            if filters.could_hold(node, shape) is None:
+            # The quicker question first: of a new leader's nodes hardly any takes work yet.
+            is_open = filters.node_block(node, shape.tolerate) is None
+            is_known = possible >= shape.nodes
+            if (is_known and not is_open) or filters.could_hold(node, shape) is None:
                 continue
             possible += 1
-            if filters.node_block(node, shape.tolerate) is None:
+            if is_open:
                 found.append(node)
             if len(found) == MOST_NODES:
                 break

@@ -5,6 +5,7 @@ Devices of one kind are interchangeable to packing, whatever node they are of.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gpuyard.model import where
 from gpuyard.model.where import Condition
@@ -49,8 +50,14 @@ class Kind:
 def kind_of(gpu: Gpu, node_labels: Mapping[str, str]) -> Kind:
     """The kind of a device on a node with these labels, as of `selection.labels_of`."""
     view = where.gpu_view(node_labels, gpu.facts["labels"], "")
-    labels = sorted((k, v) for k, v in view.items() if is_of_kind(Condition(k, k, "has")))
+    labels = sorted((name, value) for name, value in view.items() if _tells_of_kind(name))
     cordon = None if gpu.cordon is None else (gpu.cordon.reason,)
     example = Gpu(facts=gpu.facts, cordon=gpu.cordon)
     profile = (instances.profile_of(gpu) or "") if instances.is_instance(gpu) else None
     return Kind(tuple(labels), gpu.facts["memory_total_mib"], cordon, profile, example)
+
+
+@lru_cache(maxsize=1024)
+def _tells_of_kind(label: str) -> bool:
+    """Kept, since a yard has few labels and thousands of devices with them."""
+    return is_of_kind(Condition(label, label, "has"))
