@@ -79,7 +79,8 @@ def _check_installed() -> None:
     """What the extra brings is imported only after this."""
     missing = [name for name in ("numpy", "structlog") if find_spec(name) is None]
     if missing:
-        _fail(f"not installed: {', '.join(missing)}; pip install 'gpuyard[coordinator]'", 2)
+        text = "pip install 'gpuyard[coordinator]', or the wheel file with [coordinator] after it"
+        _fail(f"not installed: {', '.join(missing)}; {text}", 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -64,8 +64,7 @@ def test_after_a_restore_jobs_run_on_and_waiting_ones_run_once(
 
     if not is_led:
         yard.coordinator.start()
-    again = yard.client()
-    eventually(lambda: again.node("node")["state"] == "ready", what="the node, adopted")
+    again = yard.ready()
     assert again.node("node")["scheduling"] == "cordoned"
     assert again.job("over").exit_code == 0
     assert again.job("runs").state == "running"
