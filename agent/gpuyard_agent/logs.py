@@ -113,6 +113,8 @@ class LogShipper:
         self._resending: asyncio.Task[None] | None = None
         self.is_blocked = False
         """True while a chunk waits for the bus."""
+        self.is_lacking = False
+        """True while a chunk that went out is known not to be stored, so that it goes out again."""
 
     @property
     def is_done(self) -> bool:
@@ -133,13 +135,14 @@ class LogShipper:
     def acknowledge(self, stored: int, *, sent_at: float) -> None:
         """Takes in how many chunks the bus has, as told in the answer to a beat of `sent_at`."""
         if stored > self._stored:
-            self._stored, self._resends = stored, 0
+            self._stored, self._resends, self.is_lacking = stored, 0, False
         while self._sent and self._sent[0].chunk["n"] < self._stored:
             self._forget_oldest()
         oldest = self._sent[0].at if self._sent else None
         overdue = oldest is not None and oldest < sent_at - LOST_AFTER_S * (1 + self._resends)
         if overdue and self._resending is None and self._resends < MAX_RESENDS:
             self._resends += 1
+            self.is_lacking = True
             self._resending = asyncio.create_task(self._resend())
 
     async def _run(self) -> None:

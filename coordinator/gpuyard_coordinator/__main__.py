@@ -42,6 +42,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
     from gpuyard_coordinator.bus_check import prepare_bus
     from gpuyard_coordinator.daemon import Daemon, check_reach, stop_on_signals
     from gpuyard_coordinator.leader import Leadership, Timing, this_process
+    from gpuyard_coordinator.yard_memory import YardMemory, check_yard
 
     check_reach(settings)
     clock = Clock()
@@ -53,6 +54,8 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
         ca=settings.ca,
     )
     async with bus:
+        memory = YardMemory(Path(settings.dir), url=settings.url)
+        await check_yard(bus.jetstream, memory)
         replicas = await prepare_bus(bus, max_gib=settings.store_max_gib)
         leadership = Leadership(
             bus.jetstream,
@@ -64,6 +67,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
             timing=Timing.for_replicas(replicas),
             clock=clock.monotonic,
             wall_ms=clock.wall_ms,
+            memory=memory,
         )
         daemon = Daemon(bus, leadership, settings, clock)
         stop_on_signals(daemon)
@@ -75,7 +79,8 @@ def _check_installed() -> None:
     """What the extra brings is imported only after this."""
     missing = [name for name in ("numpy", "structlog") if find_spec(name) is None]
     if missing:
-        _fail(f"not installed: {', '.join(missing)}; pip install 'gpuyard[coordinator]'", 2)
+        text = "pip install 'gpuyard[coordinator]', or the wheel file with [coordinator] after it"
+        _fail(f"not installed: {', '.join(missing)}; {text}", 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

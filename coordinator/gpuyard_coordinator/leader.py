@@ -20,6 +20,7 @@ from gpuyard import codec, subjects
 from gpuyard.bus import JetStream, Publication, Stale, Stored, StreamRefusal, Undecided
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
 from gpuyard.messages import Token
+from gpuyard_coordinator.yard_memory import YardMemory
 
 MARGIN_S: Final = 0.3
 """The lease counts as over this much before the server may drop it."""
@@ -95,11 +96,13 @@ class Leadership:
         timing: Timing,
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
+        memory: YardMemory | None = None,
         is_alive: Callable[[Holder], bool] = is_running,
     ) -> None:
+        """Without a `memory` a new yard is made on every bus that has none."""
         self.lost = asyncio.Event()
         self.yard = ""
-        """The yard's own six characters, once acquired."""
+        """The yard's own six characters, once acquired or seen."""
         self.refused = 0
         """Renewals that came when the lease was another's, since the last `acquire`."""
         self._jetstream = jetstream
@@ -107,7 +110,9 @@ class Leadership:
         self._timing = timing
         self._clock = clock
         self._wall_ms = wall_ms
+        self._memory = memory
         self._is_alive = is_alive
+        self._fault = ""
         self._term = ""
         self._token: Token | None = None
         self._lease = 0
@@ -157,9 +162,10 @@ class Leadership:
             try:
                 token = await self._try() if may_lead() else None
             except (Unavailable, StreamRefusal) as fault:
-                log.warning("no election possible", extra={"fault": str(fault)})
+                self._tell(str(fault))
                 token = None
             if token is not None:
+                self._fault = ""
                 self._token = token
                 self._renewing = asyncio.create_task(self._keep(token), name="lease-renewal")
                 return token
@@ -169,6 +175,12 @@ class Leadership:
                     await self._due.wait()
             except TimeoutError:
                 continue
+
+    def _tell(self, fault: str) -> None:
+        """Once, however often the election is tried."""
+        if fault != self._fault:
+            self._fault = fault
+            log.warning("no election possible", extra={"fault": fault})
 
     async def resign(self) -> None:
         """Stop renewing and free the lease, so that the next candidate leads at once.
@@ -206,6 +218,7 @@ class Leadership:
         """One look at the lease and, where it is free, one attempt to take it."""
         lease = await self._last(subjects.LEASE_KEY)
         if lease is not None and not lease.is_marker and not self._is_dead_self(lease):
+            await self._note_yard()
             return None
         epoch = await self._last(subjects.EPOCH_KEY)
         # After the epoch: a restore that begins later changes it, and this batch is refused.
@@ -232,6 +245,8 @@ class Leadership:
             )
         except (Stale, Undecided):
             return None
+        if self._memory is not None:
+            self._memory.keep(yard)
         self.yard, self._term = yard, term
         self._lease = ack.sequence - 1
         self._valid_until = sent + self._timing.ttl_s - MARGIN_S
@@ -241,6 +256,8 @@ class Leadership:
         """(id, generation) of the yard, made by the first candidate that ever looks."""
         stored = await self._last(subjects.YARD_KEY)
         if stored is None:
+            if self._memory is not None:
+                self._memory.require_none()
             yard = "".join(secrets.choice(_YARD_LETTERS) for _ in range(6))
             generation = self._wall_ms()
             record = codec.encode({"v": 1, "id": yard, "generation": generation})
@@ -255,6 +272,15 @@ class Leadership:
         if document.get("restoring"):
             raise Unavailable("a restore has begun and not ended: start it again")
         return str(document["id"]), int(document["generation"])
+
+    async def _note_yard(self) -> None:
+        """Whoever stands by remembers the yard too, which somebody else made."""
+        if self._memory is None or self.yard:
+            return
+        stored = await self._last(subjects.YARD_KEY)
+        if stored is not None:
+            self.yard = str(codec.decode(stored.data)["id"])
+            self._memory.keep(self.yard)
 
     async def _keep(self, token: Token) -> None:
         while self._token == token:

@@ -36,7 +36,9 @@ _AGENT: Final = _SHARED | {
     "docker_host": "the engine's address; unset: `DOCKER_HOST`, else /var/run/docker.sock",
     "gpu_injection": "how GPUs get into containers: `toolkit`, `cdi`, `device-nodes` or `none`; "
     "unset: found out",
-    "simulate": "a number of nodes of 8 simulated GPUs, or a fleet file",
+    "simulate": "a number of nodes of 8 simulated GPUs, or a [fleet file](../start.md#a-fleet-of-your-own); "
+    "one node takes `name`, several are `node-0`, `node-1` and so on: on more than one host use "
+    "fleet files with names of their own",
     "labels": "facts of your own, which jobs may ask for; `gpu-*` names are the agent's",
     "address": "under which other nodes reach this one, for gangs; unset: the one from which it "
     "speaks to the bus",
@@ -46,7 +48,7 @@ _AGENT: Final = _SHARED | {
     "stop_jobs_on_exit": "on SIGTERM end the jobs, with their grace, before leaving",
 }
 _COORDINATOR: Final = _SHARED | {
-    "dir": "what is kept between runs",
+    "dir": "what is kept between runs: which yard the bus had, so that no new one takes its place",
     "insecure": "serve a bus beyond loopback although no credentials are set",
     "beat_s": "seconds between two beats of an agent",
     "suspect_s": "silence after which a node is `suspect`",

@@ -146,6 +146,27 @@ async def test_output_that_does_not_come_on_holds_no_end_up_for_ever(yard: Yard)
 
 
 @in_yard
+async def test_an_end_waits_for_output_that_is_known_to_be_lost_in_the_wire(yard: Yard) -> None:
+    which = await running(yard)
+    publish = yard.link.publish_chunk
+
+    async def lost(subject: str, chunk: LogChunk) -> None:
+        await asyncio.sleep(0)
+
+    yard.link.publish_chunk = lost  # type: ignore[method-assign]
+    yard.runtime.say(which, b"said")
+    yard.coordinator.stored[str(which)] = 0
+    await asyncio.sleep(15)
+    yard.link.publish_chunk = publish  # type: ignore[method-assign]
+    yard.runtime.end(which)
+    await asyncio.sleep(8)
+    assert which not in yard.coordinator.ends
+    await yard.until(lambda: text_of(yard) == b"said", timeout_s=60)
+    yard.coordinator.stored[str(which)] = 2
+    await yard.until(lambda: which in yard.coordinator.ends, timeout_s=10)
+
+
+@in_yard
 async def test_means_and_peaks_survive_the_agent(yard: Yard) -> None:
     which = await running(yard)
     busy(yard, 90, 5000)

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy
+from gpuyard_agent.loop.assembly import Assembly, assemble
+from gpuyard_agent.loop.host import Clock, this_host
+from gpuyard_agent.loop.keeping import NoKeeper
 from gpuyard_agent.settings import AgentSettings, SettingsError, load, load_policy
+from gpuyard_agent.simulated_runtime import Timers
 
 
 def written(path: Path, text: str) -> Path:
@@ -131,8 +135,22 @@ async def test_it_tells_systemd_and_stops_with_0_although_the_bus_is_away(tmp_pa
         )
         loop = asyncio.get_running_loop()
         told.append(await asyncio.wait_for(loop.sock_recv(listener, 100), 20))
+        assert process.stderr is not None
+        found = await asyncio.wait_for(process.stderr.readuntil(b"GPUs found"), 20)
+        assert b'"gpus": 8' in found
         process.terminate()
         told.append(await asyncio.wait_for(loop.sock_recv(listener, 100), 20))
         _, errors = await process.communicate()
     assert told == [b"READY=1", b"STOPPING=1"]
     assert process.returncode == 0, errors
+
+
+def test_one_simulated_node_has_the_name_of_its_host(tmp_path: Path) -> None:
+    def names(**given: str) -> list[str]:
+        settings = AgentSettings(dir=str(tmp_path), runtime="simulated", **given)
+        shared = Assembly(settings, this_host(), Clock(), PERMISSIVE, Timers(), NoKeeper())
+        return [parts.name for parts, _ in assemble(shared, host_name="gpu-07.lab.example")]
+
+    assert names(simulate="1") == ["gpu-07"]
+    assert names(simulate="1", name="mine") == ["mine"]
+    assert names(simulate="2") == ["node-0", "node-1"]

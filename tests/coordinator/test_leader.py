@@ -5,13 +5,15 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpuyard import subjects
 from gpuyard.bus import Bus, Publication, Sizes, Stale, connect, ensure_streams
-from gpuyard.errors import LocalProtocolError
+from gpuyard.errors import LocalProtocolError, Unavailable
 from gpuyard_coordinator.leader import Holder, Leadership, Timing, is_running, this_process
+from gpuyard_coordinator.yard_memory import YardMemory
 from tests.support.nats_server import NatsServer
 
 FAST = Timing(ttl_s=1.0, renew_s=0.2, poll_s=0.1)
@@ -31,6 +33,7 @@ def candidate(
     holder: Holder = ME,
     *,
     timing: Timing = FAST,
+    memory: YardMemory | None = None,
     is_alive: Callable[[Holder], bool] = is_running,
 ) -> Leadership:
     return Leadership(
@@ -39,6 +42,7 @@ def candidate(
         timing=timing,
         clock=time.monotonic,
         wall_ms=lambda: 1_777_000_000_000,
+        memory=memory,
         is_alive=is_alive,
     )
 
@@ -325,3 +329,56 @@ async def test_who_may_not_lead_leaves_the_lease_to_others(bus: Bus) -> None:
     ready.set()
     await asyncio.wait_for(waiting, 5)
     await slow.resign()
+
+
+async def test_a_bus_that_lost_its_yard_gets_no_new_one(bus: Bus, tmp_path: Path) -> None:
+    url = "nats://secret@10.0.0.5:4222"
+    first = candidate(bus, memory=YardMemory(tmp_path, url=url))
+    await first.acquire()
+    await first.resign()
+    await bus.jetstream.purge(subjects.STATE_STREAM)
+    moved = YardMemory(tmp_path, url="nats://secret@10.0.0.5:4222,nats://secret@10.0.0.6:4222")
+
+    with pytest.raises(Unavailable, match=f"it had yard {first.yard}.*restore.*remove"):
+        moved.require_none()
+    again = candidate(bus, memory=moved)
+    standing = asyncio.create_task(again.acquire())
+    await asyncio.wait({standing}, timeout=3 * FAST.poll_s)
+    assert not standing.done()
+    assert (
+        await bus.jetstream.last(subjects.STATE_STREAM, subjects.state(subjects.YARD_KEY)) is None
+    )
+
+    (file,) = tmp_path.glob("*.json")
+    assert "secret" not in file.read_text()
+    file.unlink()
+    await asyncio.wait_for(standing, 5)
+    assert again.yard != first.yard
+    await again.resign()
+
+
+async def test_a_standby_remembers_the_yard_too(bus: Bus, tmp_path: Path) -> None:
+    leader = candidate(bus)
+    await leader.acquire()
+    memory = YardMemory(tmp_path, url="nats://10.0.0.5:4222")
+    standing = asyncio.create_task(candidate(bus, ELSEWHERE, memory=memory).acquire())
+    async with asyncio.timeout(5):
+        while not list(tmp_path.glob("yard.json")):
+            await asyncio.sleep(0.01)
+    standing.cancel()
+    await asyncio.gather(standing, return_exceptions=True)
+    await leader.resign()
+    with pytest.raises(Unavailable, match=leader.yard):
+        memory.require_none()
+
+
+async def test_another_bus_is_another_yards(tmp_path: Path) -> None:
+    YardMemory(tmp_path, url="nats://10.0.0.5:4222").keep("abc123")
+    YardMemory(tmp_path, url="nats://10.0.0.9:4222").require_none()
+
+
+async def test_a_folder_that_cannot_be_written_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    memory = YardMemory(tmp_path / "file" / "folder", url="nats://10.0.0.5:4222")
+    memory.keep("abc123")
+    memory.require_none()

@@ -5,12 +5,14 @@ import json
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from gpuyard import Client, codec, subjects
-from gpuyard.bus import connect
+from gpuyard.bus import Sizes, connect, stream_configs
+from tests.support.nats_cluster import NatsCluster
+from tests.support.nats_server import NatsServer
 from tests.support.running_yard import RunningYard, eventually
 
 COUNTS_ITSELF = 'echo "$GPUYARD_JOB_ID" >> "$OUT"; while [ -e "$HOLD" ]; do sleep 0.1; done'
@@ -62,8 +64,7 @@ def test_after_a_restore_jobs_run_on_and_waiting_ones_run_once(
 
     if not is_led:
         yard.coordinator.start()
-    again = yard.client()
-    eventually(lambda: again.node("node")["state"] == "ready", what="the node, adopted")
+    again = yard.ready()
     assert again.node("node")["scheduling"] == "cordoned"
     assert again.job("over").exit_code == 0
     assert again.job("runs").state == "running"
@@ -200,3 +201,54 @@ def audited(yard: RunningYard, action: str, tenant: str = "_") -> list[dict[str,
             return [codec.decode(message.data) for message in page.messages]
 
     return asyncio.run(read())
+
+
+def test_one_server_becomes_three_by_a_backup(
+    yard: RunningYard, tmp_path: Path, counted: Path
+) -> None:
+    """The way that the documentation tells; the first server keeps its address."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    yard.agent("node", simulate="1")
+    client = yard.ready()
+    env = {"OUT": str(counted), "HOLD": str(hold)}
+    spec = {"image": "none", "command": ["sh", "-c", COUNTS_ITSELF], "gpus": 1, "env": env}
+    client.submit({"id": "over", "image": "none", "command": ["true"]})
+    client.wait("over", timeout_s=20)
+    client.submit({"id": "runs", **spec})
+    eventually(lambda: client.job("runs").state == "running", what="a running job")
+    file = tmp_path / "yard.gz"
+    taken = yard.json("backup", str(file))
+    yard.coordinator.stop()
+    yard.server.stop()
+
+    cluster = NatsCluster(tmp_path / "cluster")
+    cluster.servers[0].port = yard.server.port
+    with cluster:
+        asyncio.run(cluster.ready())
+        # A yard uses nothing of its server but the address.
+        yard.server = cast(NatsServer, cluster)
+        yard.coordinator = yard.add_coordinator("coordinator")
+        assert yard.json("restore", "-y", str(file))["yard"] == taken["yard"]
+        yard.coordinator.start()
+        again = yard.ready(within_s=40)
+        assert again.job("over").exit_code == 0
+        hold.unlink()
+        assert again.wait("runs", timeout_s=20).exit_code == 0
+        assert starts(counted) == {"runs": 1}
+        assert replicas(yard) == {3}
+        yard.close()
+
+
+def replicas(yard: RunningYard) -> set[int]:
+    """How many servers keep each of the yard's streams."""
+
+    async def ask() -> set[int]:
+        async with await connect(yard.server.url, name="test", inbox_prefix="_INBOX.x") as bus:
+            answers = [
+                await bus.jetstream.call(f"STREAM.INFO.{config['name']}", attempts=20)
+                for config in stream_configs(Sizes())
+            ]
+        return {answer["config"]["num_replicas"] for answer in answers}
+
+    return asyncio.run(ask())

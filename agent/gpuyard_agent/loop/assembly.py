@@ -70,6 +70,9 @@ def assemble(shared: Assembly, *, host_name: str) -> list[tuple[NodeParts, Memor
     """Every node with what its journal remembers; raises GpuyardError in one line."""
     settings = shared.settings
     fleet = _fleet(settings)
+    if settings.simulate is not None and settings.simulate.isdigit() and fleet and len(fleet) == 1:
+        # Two hosts that simulate one node each are two nodes.
+        fleet = default_fleet(1, name=_name(settings, host_name))
     count = len(fleet) if fleet else 1
     runtime = runtime_of(settings)
     factories = _Factories(
@@ -80,10 +83,14 @@ def assemble(shared: Assembly, *, host_name: str) -> list[tuple[NodeParts, Memor
     )
     if fleet is not None:
         return [_simulated(shared, factories, node) for node in fleet]
+    return [_real(shared, factories, _name(settings, host_name))]
+
+
+def _name(settings: AgentSettings, host_name: str) -> str:
     name = settings.name or node_from_host(host_name)
     if not is_name(name):
         raise SettingsError(f"name: '{name}' is not a node's name")
-    return [_real(shared, factories, name)]
+    return name
 
 
 def _fleet(settings: AgentSettings) -> list[SimulatedNode] | None:
@@ -94,8 +101,6 @@ def _fleet(settings: AgentSettings) -> list[SimulatedNode] | None:
     count = int(settings.simulate)
     if not 0 < count <= 100_000:
         raise SettingsError(f"simulate: {count} is not a number of nodes from 1 to 100000")
-    if count == 1 and settings.name is not None:
-        return default_fleet(1, name=settings.name)
     return default_fleet(count)
 
 

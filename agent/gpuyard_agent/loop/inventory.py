@@ -85,6 +85,11 @@ class Inventory:
     def age_s(self) -> float | None:
         return self._prober.age_s
 
+    @property
+    def fault(self) -> str | None:
+        """Why the last reading found nothing new, the missing driver of a host without GPUs too."""
+        return self._result.get("error") if self._result else None
+
     async def sample(self, own: OwnProcesses) -> bool:
         """Takes a new reading; True where the facts changed, and `generation` with them."""
         result = await self._prober.sample(own)

@@ -125,11 +125,24 @@ class AgentProcess:
         tick_s = max(_SAMPLE_TICK_S, self._settings.beat_s * per_tick / len(self.nodes))
         for node in pending:
             await node.sample()
+        self._tell_found()
         while True:
             for start in range(0, len(self.nodes), per_tick):
                 await asyncio.sleep(tick_s)
                 for node in self.nodes[start : start + per_tick]:
                     await node.sample()
+
+    def _tell_found(self) -> None:
+        """What there is to work with, once: a host whose driver is missing looks like one that has
+        no GPU."""
+        count = sum(len(node.inventory.gpus) for node in self.nodes)
+        facts = self.nodes[0].inventory.facts
+        log.info(
+            "GPUs found" if count else "no GPUs found",
+            gpus=count,
+            driver=facts["driver_version"] if facts else None,
+            why=None if count else self.nodes[0].inventory.fault,
+        )
 
     async def _leave(self) -> None:
         """The last beats; with `stop_jobs_on_exit` after the end of everything that runs."""

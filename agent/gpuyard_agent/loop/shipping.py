@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SETTLE_S: Final = 5.0
 """How long an end waits for log chunks that do not come while the bus is there."""
 LONGEST_SETTLE_S: Final = 120.0
-"""The same for chunks that do come: what an outage held up may take its time."""
+"""The same for chunks that do come, or go out again because the bus lost them: what an outage held
+up may take its time."""
 JOURNAL_EVERY_S: Final = 0.5
 MAX_REPLY_BYTES: Final = 512 * 1024
 _IDLE_S: Final = 0.1
@@ -77,7 +78,7 @@ class Shipping:
     def settle(self, attempt: Attempt) -> None:
         """An end was found: its report waits for the last chunk, for a bounded time."""
         shipper = self._shippers.get(attempt.key)
-        attempt.logs_settled = shipper is None or shipper.is_done
+        attempt.logs_settled = shipper is None or (shipper.is_done and not shipper.is_lacking)
         if shipper is not None and not attempt.logs_settled:
             self._check_later(attempt, shipper.mark, waited_s=0.0)
 
@@ -131,7 +132,9 @@ class Shipping:
             self._write(attempt, mark)
         else:
             self._node.memory.apply(logs_record(attempt.key, mark))
-        if mark.done and not attempt.logs_settled:
+        shipper = self._shippers.get(attempt.key)
+        is_lacking = shipper is not None and shipper.is_lacking
+        if mark.done and not is_lacking and not attempt.logs_settled:
             attempt.logs_settled = True
             self._node.changed()
 
@@ -146,10 +149,11 @@ class Shipping:
             shipper = self._shippers.get(attempt.key)
             if attempt.logs_settled or shipper is None:
                 return
+            comes = shipper.is_lacking or shipper.mark != before
             if shipper.is_blocked:
                 # The bus is away, and with it whoever could read a report.
                 self._check_later(attempt, shipper.mark, waited_s=0.0)
-            elif shipper.mark != before and waited_s + SETTLE_S < LONGEST_SETTLE_S:
+            elif comes and waited_s + SETTLE_S < LONGEST_SETTLE_S:
                 self._check_later(attempt, shipper.mark, waited_s=waited_s + SETTLE_S)
             else:
                 attempt.logs_settled = True

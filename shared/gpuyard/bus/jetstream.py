@@ -114,6 +114,22 @@ class JetStream:
 
         return await repeated(ask, attempts=READ_ATTEMPTS)
 
+    async def direct_last_until(self, stream: str, subject: str, sequence: int) -> Stored | None:
+        """The last message on `subject` at or before `sequence`; it may be a bit old."""
+        query = {"multi_last": [subject], "up_to_seq": sequence}
+        page = await repeated(
+            lambda: self._collect(f"$JS.API.DIRECT.GET.{stream}", query), attempts=READ_ATTEMPTS
+        )
+        return page.messages[-1] if page.messages else None
+
+    async def count(self, stream: str, subject: str) -> tuple[int, int]:
+        """How many messages there are on `subject`, and the stream's last sequence then."""
+        answer = await self.call(
+            f"STREAM.INFO.{stream}", {"subjects_filter": subject}, attempts=READ_ATTEMPTS
+        )
+        state = answer["state"]
+        return int((state.get("subjects") or {}).get(subject, 0)), int(state["last_seq"])
+
     async def read_page(
         self,
         stream: str,

@@ -184,7 +184,16 @@ def foreign_text(node: View) -> str:
 
 
 def _reasons(node: View) -> str:
-    return ", ".join(dict.fromkeys(reason["code"] for reason in node["reasons"]))
+    codes = ", ".join(dict.fromkeys(reason["code"] for reason in node["reasons"]))
+    return codes or ("" if node["gpus"] else "no GPUs")
+
+
+def _gpus(node: View) -> str:
+    """What is to be said of GPUs that are not there; those that are have a table."""
+    if node["gpus"]:
+        return ""
+    driver = node["driver_version"]
+    return "none found" if driver else "none found, and no NVIDIA driver"
 
 
 def node_detail(view: View, users: dict[str, str]) -> Iterator[str]:
@@ -206,6 +215,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
     return [
         ("Node", view["name"]),
         ("State", state_text(view)),
+        ("GPUs", _gpus(view)),
         ("Driver", view["driver_version"] or ""),
         ("CUDA", f"up to {view['cuda_version']}" if view["cuda_version"] else ""),
         ("Docker", view["docker_version"] or ""),

@@ -199,6 +199,8 @@ def commands(plan: Plan, folder: YardFolder, config: Path) -> dict[str, list[str
     agent += ["--runtime", plan.runtime, "--stop-jobs-on-exit"]
     if plan.simulate is not None:
         agent += ["--simulate", plan.simulate]
+        if plan.simulate == "1":
+            agent += ["--name", "node-0"]  # as the first of several, whatever the host is called
     if plan.gpu_injection is not None:
         agent += ["--gpu-injection", plan.gpu_injection]
     coordinator = [*python, "gpuyard_coordinator", "--dir", str(folder.path / "coordinator")]

@@ -22,7 +22,10 @@ RECHECK_S: Final = 5.0
 GAP_S: Final = 0.3
 """How long a gap may stand before what was stored is asked for."""
 GIVE_UP_S: Final = 5.0
-"""How long the rest of an ended attempt's output, or a gap, is waited for."""
+"""How long the rest of an ended attempt's output, or a gap among events, is waited for."""
+GIVE_UP_OUTPUT_S: Final = 15.0
+"""How long a gap in the output of a running attempt is: its agent sends again what the yard lacks,
+once it has heard that."""
 LOG_PAGE: Final = 256
 LOOK_S: Final = 0.001
 """`wait` with hardly any time is the cheapest look at a job."""
@@ -174,11 +177,11 @@ class Follower:
             if stood > GIVE_UP_S:
                 self._enter(self._order.skip_gap())
         for source in self._unsettled():
-            if self._output.has_gap(source) and stood > GIVE_UP_S:
+            if self._output.has_gap(source) and stood > GIVE_UP_OUTPUT_S:
                 self._output.skip_gap(source)
             elif source not in self._backlog:
                 self._backlog.append(source)
-        if stood > GIVE_UP_S:
+        if stood > GIVE_UP_OUTPUT_S:
             self._gap_since = None
 
     def _gap(self) -> str | None:

@@ -261,6 +261,12 @@ def test_a_node_in_detail_names_holders_and_strangers() -> None:
     assert "? of 512.0 GiB" in text or "- of 512.0 GiB free" in text
 
 
+def test_a_node_without_gpus_says_so() -> None:
+    bare = node(gpus=[], driver_version=None)
+    assert any("none found, and no NVIDIA driver" in line for line in node_detail(bare, {}))
+    assert "no GPUs" in "\n".join(table([bare], node_columns(), width=200))
+
+
 @pytest.mark.parametrize(("width", "uuid"), [(160, True), (100, True), (80, False)])
 def test_model_holders_and_uuids_stay_whole(width: int, uuid: bool) -> None:
     gpus = [

@@ -15,3 +15,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "RECHECK_S", 0.3)
     monkeypatch.setattr(follow, "GAP_S", 0.05)
     monkeypatch.setattr(follow, "GIVE_UP_S", 0.5)
+    monkeypatch.setattr(follow, "GIVE_UP_OUTPUT_S", 0.5)
