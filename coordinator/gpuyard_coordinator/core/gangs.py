@@ -5,7 +5,8 @@ Rules of this file:
    job's attempt, tells of all of them and holds nothing.
 2. No member starts before each is prepared. Once that was decided it stays so.
 3. The first member that ends in any way but with code 0 ends the whole: its end is that of all.
-   The whole is over once each member is proven over.
+   The whole is over once each member is proven over. A node that was lost is known to be so long
+   after the others' commands died of it: that goes before an exit of theirs.
 """
 
 from collections.abc import Sequence
@@ -107,7 +108,8 @@ def take_end(job: Job, member: Attempt, effects: Effects) -> bool:
     whole = job.last
     assert whole is not None
     is_well = member.reason == EndReason.EXITED and member.exit_code == 0
-    if not is_well and whole.ended_by is None:
+    is_cause = member.reason == EndReason.NODE_LOST and whole.reason == EndReason.EXITED
+    if is_cause or (not is_well and whole.ended_by is None):
         whole.ended_by = member.rank
         whole.reason, whole.exit_code = member.reason, member.exit_code
         whole.message = _what_ended_it(whole, member)
@@ -133,7 +135,7 @@ def _is_ready(member: Attempt) -> bool:
 
 
 def _what_ended_it(whole: Attempt, member: Attempt) -> str | None:
-    if whole.stop is not None:
+    if whole.stop is not None and whole.stop["reason"] == member.reason:
         return member.message  # all were asked to end: no member is to blame
     name = f"rank {member.rank} on node {member.node}"
     if member.reason == EndReason.EXITED:

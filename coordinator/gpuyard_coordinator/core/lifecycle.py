@@ -137,19 +137,21 @@ def request_stop(
     attempt.stop_requested_at = attempt.stop_requested_at or now.at
     if job.state is not S.STOPPING:  # the node may be stopping it already, for its own reason
         move(job, S.STOPPING)
-    _order_stop(cluster, job, attempt.stop, now, effects)
+    for part in attempt.parts:
+        _order_stop(cluster, job, part, attempt.stop, now, effects)
     effects.emit(
         job, EventKind.STOPPING, now, message=message, actor=actor, data={"reason": str(reason)}
     )
 
 
-def _order_stop(cluster: Cluster, job: Job, order: StopOrder, now: Now, effects: Effects) -> None:
-    """Tells every node of a held attempt to end what it has of it."""
-    for part in job.last.parts if job.last else ():
-        if ledger.is_held(cluster, job, part):
-            part.stop, part.stop_requested_at = order, part.stop_requested_at or now.at
-            ledger.wanted_changed(cluster.nodes[part.node])
-            effects.wanted.add(part.node)
+def _order_stop(
+    cluster: Cluster, job: Job, part: Attempt, order: StopOrder, now: Now, effects: Effects
+) -> None:
+    """Tells a node to end what it has of an attempt; of what is over there, nothing."""
+    if ledger.is_held(cluster, job, part):
+        part.stop, part.stop_requested_at = order, part.stop_requested_at or now.at
+        ledger.wanted_changed(cluster.nodes[part.node])
+        effects.wanted.add(part.node)
 
 
 def _end_gang(
@@ -171,10 +173,8 @@ def _end_gang(
         effects.emit(job, EventKind.STOPPING, now, message=message, data=data)
     order = StopOrder(reason=str(EndReason.CANCELLED), signal="SIGTERM", grace_s=grace_s)
     for part in whole.members:
-        if part.stop is None and ledger.is_held(cluster, job, part):
-            part.stop, part.stop_requested_at = order, now.at
-            ledger.wanted_changed(cluster.nodes[part.node])
-            effects.wanted.add(part.node)
+        if part.stop is None:
+            _order_stop(cluster, job, part, order, now, effects)
     return False
 
 

@@ -62,6 +62,8 @@ class Planner:
     """At which gangs meet that it places, counted by address."""
     _fleet: fairshare.Fleet = field(default_factory=fairshare.Fleet)
     _is_new_inventory: bool = False
+    _looked_at: set[str] = field(default_factory=set)
+    """Nodes that changed since the last plan."""
     _now: Now = _NEVER
     _recent: RecentWords = field(default_factory=RecentWords)
     _reserving: Reserving = field(init=False)
@@ -122,7 +124,9 @@ class Planner:
     def _begin(self, now: Now) -> None:
         self._now = now
         self._look_at_changes()
-        self._open |= self._reserving.begin(now, is_new_inventory=self._is_new_inventory)
+        changed, self._looked_at = self._looked_at, set()
+        new = self._is_new_inventory
+        self._open |= self._reserving.begin(now, changed, is_new_inventory=new)
         self._is_new_inventory = False
         self._planned.clear()
         self._standings.clear()
@@ -166,6 +170,7 @@ class Planner:
             else:
                 self.placer.node_changed(node)
             self._is_new_inventory |= self._fleet.count(name, node)
+        self._looked_at |= cluster.nodes_changed
         cluster.nodes_changed.clear()
         eased, cluster.tenants_eased = cluster.tenants_eased, set()
         if self.placer.take_growth():

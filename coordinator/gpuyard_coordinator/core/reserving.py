@@ -8,6 +8,7 @@ for once until the inventory changes. A job that nothing could be done for is lo
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -66,8 +67,9 @@ class Reserving:
     _by_harm: dict[tuple[Shape, Rank], list[tuple[Harm, str]]] = field(default_factory=dict)
     """A heap of nodes on which jobs might be stopped, of this plan; no harm is less than told."""
 
-    def begin(self, now: Now, *, is_new_inventory: bool) -> set[Shape]:
-        """Before a plan: ends what is over; the shapes that have to be looked at for that."""
+    def begin(self, now: Now, changed: AbstractSet[str], *, is_new_inventory: bool) -> set[Shape]:
+        """Before a plan: ends what is over; the shapes that have to be looked at for that.
+        `changed` are the nodes that are not as they were at the last plan."""
         self._nodes.clear()
         self._doomed.clear()
         self._by_harm.clear()
@@ -76,7 +78,7 @@ class Reserving:
         self._cooling = {key: end for key, end in self._cooling.items() if end > now.mono}
         opened: set[Shape] = set()
         for held in list(self.cluster.reservations.by_job.values()):
-            if not self._holds(held, now):
+            if not self._holds(held, changed, now):
                 self._end(held, now)
                 opened.add(held.shape)
         while (key := self._later.take(now.mono)) is not None:
@@ -114,13 +116,13 @@ class Reserving:
             self._later.file(job.key, now.mono + (0.0 if planned else LOOK_AGAIN_S))
         return False, []
 
-    def _holds(self, held: Reservation, now: Now) -> bool:
+    def _holds(self, held: Reservation, changed: AbstractSet[str], now: Now) -> bool:
         job = self.cluster.jobs.get(held.job)
         if job is None or now.mono >= held.until or job.shape != held.shape:
             return False
         if self.cluster.queue.position(job) is None:
             return False
-        if not all(self._is_able(name, held.shape) for name in held.nodes):
+        if not all(self._is_able(name, held.shape) for name in held.nodes if name in changed):
             return False
         return explain.limit_anywhere(self.cluster, held.shape) is None
 

@@ -280,6 +280,30 @@ def test_a_lost_node_is_waited_for_and_a_retry_starts_all_anew() -> None:
     assert yard.job().attempts[0].reason == "node_lost"
 
 
+def test_a_lost_node_is_the_cause_of_what_the_others_died_of() -> None:
+    yard = yard_of()
+    gang(yard, retries={"max": 1, "backoff": 0}, on_partition={"stop_after": "60s"})
+    for rank in (0, 1):
+        yard.report(rank=rank, state="preparing", prepared=True, fenced=True)
+    for rank in (0, 1):
+        yard.start(rank=rank)
+    yard.mono += 40
+    yard.end(rank=0, exit_code=1, message="connection reset by peer")
+    assert yard.states("j") == ["stopping"]
+    for _ in range(3):
+        yard.mono += 40
+        yard.beat("a")
+        yard.beat("c")
+        yard.tick()
+    yard.plan()
+    before = yard.job().attempts[0]
+    assert (before.reason, before.ended_by) == ("node_lost", 1)
+    assert str(before.message).startswith(
+        "rank 1 on node b ended with node_lost: node b was silent"
+    )
+    assert [member.node for member in yard.attempt().members] == ["a", "c"]
+
+
 def test_limits_count_the_whole_gang() -> None:
     yard = yard_of()
     yard.tenant(limits={"gpus": 4, "running_jobs": 1})
