@@ -22,7 +22,15 @@ WITH_COMMANDS: Final = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / name
-        for name in ("start.md", "enqueue.md", "gangs.md", "fleet.md", "backup.md", "faq.md")
+        for name in (
+            "start.md",
+            "queue.md",
+            "enqueue.md",
+            "gangs.md",
+            "fleet.md",
+            "backup.md",
+            "faq.md",
+        )
     ),
 ]
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -326,9 +326,9 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
     queued, tasks = cluster.queue.waiting[event.tenant], arrays.count(spec)
     if refusal := quota.refusal(event.tenant, document, spec, shape, queued, tasks):
         raise InvalidJob((refusal[1],))
-    settled = fencing.with_rule(spec, cluster.settings)
-    bad = fencing.fault(settled, cluster.settings) or dependencies.fault(cluster, event)
-    if bad := bad or times.fault(times.settled(settled, now), now):
+    spec = times.settled(fencing.with_rule(spec, cluster.settings), now)
+    bad = fencing.fault(spec, cluster.settings) or dependencies.fault(cluster, event)
+    if bad := bad or times.fault(spec, now):
         raise InvalidJob((bad,))
     placements = planner.preview(shape)
     rank = Rank(fairshare.priority_of(document), int(spec.get("priority", DEFAULT_PRIORITY)))
@@ -339,9 +339,20 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
         "nodes": [placement.node for placement in placements],
         "gpus": [uuid for placement in placements for uuid in placement.gpus],
         "verdict": None if placements else view["verdict"],
-        "notes": [note for note in (event.note, *notes) if note],
+        "notes": [note for note in (event.note, *notes, *_own_wishes(spec)) if note],
         "why": view,
     }
+
+
+def _own_wishes(spec: Mapping[str, Any]) -> Iterator[str]:
+    """What a job would wait for that a trial does not."""
+    if spec.get("hold"):
+        yield "it would wait until it is released"
+    for item in spec.get("after") or ():
+        how = "" if item["when"] == "ended" else f" {item['when']}"
+        yield f"it would wait until job {item['job']} has ended{how}"
+    if spec.get("not_before"):
+        yield f"it would wait until {spec['not_before']}"
 
 
 def id_taken(cluster: Cluster, event: Submitted) -> Conflict | None:

@@ -100,7 +100,9 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     """Why a queued job waits that no planner sees; None for any other."""
     parked = cluster.queue.parked.get(job.key)
     if parked is None:
-        return None
+        # A task that was not handed out waits as its array does.
+        pending = arrays.pending(cluster, job.key)
+        return None if pending is None else verdict(cluster, pending[0])
     if (hold := _hold(cluster, job)) is not None:
         message = f"held by {hold.by}: it waits until somebody releases it"
         return {"code": str(parked.code), "message": message, "since": hold.since}
@@ -113,7 +115,7 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
 
 def _of_tasks(cluster: Cluster, job: Job) -> Verdict | None:
     """Why the tasks of an array wait; None where the first of them waits for room."""
-    if arrays.is_at_its_limit(cluster, job):
+    if job.array is not None and job.array.left and arrays.is_at_its_limit(cluster, job):
         live = len(cluster.tasks[job.key])
         message = f"{live} of its tasks are under way, and its array allows no more at once"
         code = str(VerdictCode.WAITING_TURN)

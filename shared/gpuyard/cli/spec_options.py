@@ -68,10 +68,10 @@ _OURS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("--after",), {"multiple": True, "metavar": "ID[:WHEN]", "help": "Only after that job."}),
     (("--hold",), {"is_flag": True, "help": "Wait until released."}),
     (
-        ("--not-before", "--begin", "not_before"),
-        {"metavar": "TIME", "help": "Start then or later, as 2h or 2026-01-31T18:00."},
+        ("--not-before",),
+        {"metavar": "TIME", "help": "Start then or later: 2h, or a date and time."},
     ),
-    (("--deadline",), {"metavar": "TIME", "help": "Ended by then, as 8h or 2026-01-31T18:00."}),
+    (("--deadline",), {"metavar": "TIME", "help": "Ended by then: 8h, or a date and time."}),
     (("--enforcement",), {"type": click.Choice(["hard", "mps", "audited"]), "help": "Floor."}),
     (("--id", "job_id"), {"metavar": "ID", "help": "The job's id; twice the same is one job."}),
     (("--dry-run",), {"is_flag": True, "help": "Say where it would start, or why it would wait."}),

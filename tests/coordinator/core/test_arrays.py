@@ -70,8 +70,11 @@ def test_no_more_are_under_way_than_may_be_at_once(yard: Yard) -> None:
     assert (
         verdict["message"] == "2 of its tasks are under way, and its array allows no more at once"
     )
+    assert reads.why_of(yard.cluster, TENANT, "x_9")["verdict"] == verdict  # type: ignore[index]
     run(yard, 1)
     assert live(yard) == ["0", "2"]
+    run(yard, 2, 3, 4, 5, 6, 7, 8)
+    assert yard.why("x")["verdict"] is None, "none is left that could wait"
 
 
 def test_tasks_wait_in_the_order_of_their_numbers_and_by_the_age_of_their_array(yard: Yard) -> None:

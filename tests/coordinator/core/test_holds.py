@@ -99,3 +99,14 @@ def test_a_hold_during_a_backoff_goes_on_with_what_is_left_of_it(yard: Yard) -> 
     yard.tick(200)
     yard.release("j")
     assert yard.why("j")["verdict"]["code"] != "not_before"  # type: ignore[index]
+
+
+def test_a_dry_run_says_what_it_does_not_wait_for(yard: Yard) -> None:
+    yard.submit("first")
+    tried = yard.try_submit(hold=True, after=[{"job": "first"}], not_before="100s")
+    assert tried["fits"]
+    assert tried["notes"] == [
+        "it would wait until it is released",
+        "it would wait until job first has ended succeeded",
+        "it would wait until 2026-01-01T00:18:20.000Z",
+    ]
