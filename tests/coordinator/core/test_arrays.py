@@ -70,7 +70,8 @@ def test_no_more_are_under_way_than_may_be_at_once(yard: Yard) -> None:
     assert (
         verdict["message"] == "2 of its tasks are under way, and its array allows no more at once"
     )
-    assert reads.why_of(yard.cluster, TENANT, "x_9")["verdict"] == verdict  # type: ignore[index]
+    told = reads.why_of(yard.cluster, TENANT, "x_9", yard.now)
+    assert told is not None and told["verdict"] == verdict
     run(yard, 1)
     assert live(yard) == ["0", "2"]
     run(yard, 2, 3, 4, 5, 6, 7, 8)
