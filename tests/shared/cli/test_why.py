@@ -47,8 +47,8 @@ async def test_a_job_that_runs_or_is_over_says_so(nats_server: NatsServer) -> No
         job.state = "running"
         job.attempts.append({"attempt": 1, "node": "n1"})
         yard.jobs["runs"] = job
-        over = {"verdict": None, "nodes": [], "changes": []}
-        yard.why = WHY | {"job": "runs", "state": "running", **over}
+        fields = {"verdict": None, "nodes": [], "changes": []}
+        yard.why = WHY | {"job": "runs", "state": "running", **fields}
         runs = await gpuyard(nats_server.url, "why", "runs", TZ="UTC")
         assert runs.out.decode() == (
             "job runs does not wait: it is running on n1 since 2026-01-01 00:00:00 UTC\n"
