@@ -43,7 +43,7 @@ def why(id: str, shows_all: bool) -> None:
     async def work(client: "AsyncClient") -> "tuple[WhyView, View | None, str]":
         found = await client.why(id)
         # An array may run and have tasks that wait.
-        is_waiting = found["state"] == "queued" or bool(found["nodes"])
+        is_waiting = found["state"] == "queued" or bool(found["verdict"] and found["nodes"])
         job = None if is_waiting or settings.json else (await client.job(id)).view
         return found, job, client.config.tenant
 
