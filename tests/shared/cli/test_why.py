@@ -163,6 +163,13 @@ def test_a_job_that_starts_is_told_without_a_time() -> None:
     assert not_waiting(job.view()) == "job abc does not wait: it is assigned"
 
 
+def test_a_job_on_a_silent_node_is_not_said_not_to_wait() -> None:
+    job = FakeJob({"id": "abc", "image": "i"}, "t", "u")
+    job.state = "running"
+    verdict = {"code": "node_lost_waiting", "message": "it waits until the node is back"}
+    assert not_waiting({**job.view(), "verdict": verdict}).startswith("job abc is running")
+
+
 def test_a_change_names_the_flag_that_the_job_was_given() -> None:
     def drop(line: str) -> str:
         change = {"kind": "drop_where", "line": line, "text": f"drop the line {line}"}
