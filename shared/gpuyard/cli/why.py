@@ -77,8 +77,9 @@ def not_waiting(job: View) -> str:
     on = f" on {node}" if node else ""
     if job["ended_at"] is None:
         since = f" since {local_time(job['started_at'])}" if job["started_at"] else ""
-        held = f": {why_text(job)}" if job["verdict"] else ""
-        return f"job {name} does not wait: it is {state_text(job)}{on}{since}{held}"
+        if job["verdict"]:
+            return f"job {name} is {state_text(job)}{on}{since}: {why_text(job)}"
+        return f"job {name} does not wait: it is {state_text(job)}{on}{since}"
     told = f": {why_text(job)}" if why_text(job) else ""
     return f"job {name} does not wait: it {_ended(job['state'])}{on} at {_at(job)}{told}"
 
