@@ -221,8 +221,9 @@ class YardMachine(RuleBasedStateMachine):
             if not dependencies.is_live(self.yard.cluster, (tenant, id)):
                 return
         key = (tenant, id)
-        record = self.yard.store.done.get(key)
-        if record is None or not self.yard.done(id, tenant=key[0])["spec_sha256"]:
+        is_kept = key in self.yard.store.done
+        # A submission that was refused is over, as a job that ended is.
+        if not is_kept or self.yard.done(id, tenant=tenant)["state"] == "cancelled":
             self.cancelled.add(key)
         self.yard.cancel(id, tenant=key[0])
 
