@@ -20,7 +20,7 @@ T = TypeVar("T")
 _STOP_S = 15.0
 
 
-def eventually(check: Callable[[], T], *, within_s: float = 20.0, what: str = "") -> T:
+def eventually(check: Callable[[], T], *, within_s: float = 60.0, what: str = "") -> T:
     """The first true answer of `check`, asked again and again; fails with the last one. A yard
     that does not answer yet is no answer."""
     deadline = time.monotonic() + within_s
