@@ -29,12 +29,13 @@ from gpuyard_coordinator.core.events import (
     Submitted,
     Tick,
 )
-from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.plan import Plan, Planner
 from gpuyard_coordinator.core.state import Node, Now
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
 from gpuyard_coordinator.outbox import Outbox
+from gpuyard_coordinator.record import Recorder
 from gpuyard_coordinator.store import Store, Write, delete, put
 
 TICK_S: Final = 1.0
@@ -106,6 +107,8 @@ class Leader:
     logs: LogLedger
     ended: Callable[[JobKey, int], None] = lambda key, attempts: None
     """Told of every job that is over, and of its number of attempts, after the commit."""
+    recorder: Recorder | None = None
+    """Keeps what each plan went by and what it decided."""
     commits: int = 0
     _is_stopping: bool = False
     _usual_reply: bytes = b""
@@ -147,7 +150,7 @@ class Leader:
         effects, deliveries, queries = Effects(), list[Delivery](), list[Query]()
         self._apply_beats(now, effects)
         await self._apply_arrivals(now, effects, deliveries, queries)
-        self._plan(now, effects)
+        plan = self._plan(now, effects)
         records = _records(effects.out)
         writes = self._writes(effects, records)
         if writes:
@@ -166,6 +169,8 @@ class Leader:
             self.ended(key, len(effects.done[key]["attempts"]))
         for beat in effects.beats:
             await self._answer_beat(beat, effects)
+        if self.recorder is not None:
+            self.recorder.take(now, plan, writes)
         for query in queries:
             query.run(self.cluster)
 
@@ -205,19 +210,22 @@ class Leader:
         document = self.cluster.tenants.get(event.tenant)
         return quota.is_queue_full(document, self.cluster.queue.waiting[event.tenant])
 
-    def _plan(self, now: Now, effects: Effects) -> None:
+    def _plan(self, now: Now, effects: Effects) -> Plan:
         new = [key for key in effects.jobs if key in self.cluster.jobs]
         room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - effects.keys))
+        if self.recorder is not None:
+            self.recorder.notice(room)
         plan = self.planner.plan(room, now)
         for decided in plan.events:
             apply(self.cluster, decided, now, effects)
         self.unexplained += new
         if plan.is_partial:
             self.inbox.wake()
-            return
+            return plan
         waiting_keys, self.unexplained = self.unexplained, []
         for waiting in self.planner.explain_new(waiting_keys, now):
             apply(self.cluster, waiting, now, effects)
+        return plan
 
     def _writes(self, effects: Effects, records: list[OutRecord]) -> list[Write]:
         """Jobs by their acceptance: a standby lists them in the order in which it hears of them."""

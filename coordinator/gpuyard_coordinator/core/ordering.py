@@ -33,6 +33,8 @@ class Queue:
     """Jobs that wait, by tenant."""
     parked: set[JobKey] = field(default_factory=set)
     """Jobs that wait for a time and not for room: no planner sees them."""
+    moved: set[JobKey] = field(default_factory=set)
+    """Jobs that were parked, or are so no more, since the planner last looked."""
     _all: list[Order] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
@@ -59,12 +61,14 @@ class Queue:
         """Counts a job as waiting and keeps it from the planner, until it is added."""
         self.discard(job)
         self.parked.add(job.key)
+        self.moved.add(job.key)
         self.waiting[job.tenant] += 1
 
     def discard(self, job: Job) -> None:
         """Takes a job out; one that does not wait is no error."""
         if job.key in self.parked:
             self.parked.discard(job.key)
+            self.moved.add(job.key)
             self.waiting[job.tenant] -= 1
             return
         orders = self.by_shape.get(job.shape, [])
