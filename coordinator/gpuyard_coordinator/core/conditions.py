@@ -69,8 +69,9 @@ def _fault(gpu: Gpu, settings: Settings) -> VerdictCode | None:
     """What was measured; what a GPU is, is among its facts. One that is well is seen at a glance:
     all of a node's are looked at whenever one of them is granted."""
     sample = gpu.sample
-    is_clean = sample is not None and sample["memory_foreign_mib"] == 0
-    if is_clean and sample["health"]["state"] == _HEALTHY:
+    if sample is None:
+        return VerdictCode.GPU_UNHEALTHY if gpu.facts["mig"] is None else None
+    if sample["memory_foreign_mib"] == 0 and sample["health"]["state"] == _HEALTHY:
         return None
     fault = filters.gpu_block(gpu, settings)
     return fault if fault in _FAULTS else None
