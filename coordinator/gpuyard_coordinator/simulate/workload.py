@@ -77,7 +77,7 @@ def demand_milli(spec: Mapping[str, Any], whole: int) -> int:
     if gpus.get("all"):
         return whole * WHOLE_GPU_MILLI
     if gpus.get("core_percent") is not None:
-        return round(gpus["core_percent"] * WHOLE_GPU_MILLI / 100)
+        return round(float(gpus["core_percent"]) * WHOLE_GPU_MILLI / 100)
     if gpus.get("memory_mib") is not None:
         return WHOLE_GPU_MILLI // 2
     count: int = len(gpus.get("ids") or ()) or gpus.get("count") or 0
