@@ -22,7 +22,7 @@ WITH_COMMANDS: Final = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / name
-        for name in ("start.md", "enqueue.md", "fleet.md", "backup.md", "faq.md")
+        for name in ("start.md", "enqueue.md", "fleet.md", "backup.md", "faq.md", "simulate.md")
     ),
 ]
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
