@@ -31,6 +31,8 @@ class Segments:
         self._folder = folder
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._waiting = 0
+        self._told: str | None = None
+        """What was wrong last, so that it is said once and not each minute."""
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
         self._thread = threading.Thread(target=self._run, name="decision-record", daemon=True)
@@ -71,7 +73,7 @@ class Segments:
     def _take(self, frames: bytes) -> None:
         if not frames:
             self._end()
-            self._file = self._open()
+            self._file, self._told = self._open(), None
         elif self._file is not None and not self.is_broken:
             self._file.write(frames)
 
@@ -100,6 +102,7 @@ class Segments:
             file.close()
 
     def _break(self, why: str) -> None:
-        if not self.is_broken:
-            self.is_broken = True
+        self.is_broken = True
+        if why != self._told:
+            self._told = why
             log.warning("decisions not recorded for a while", reason=why, dir=str(self._folder))

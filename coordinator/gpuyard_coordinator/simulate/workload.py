@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil, log
 from random import Random
 from typing import Any, Final, cast
 
@@ -11,6 +12,8 @@ from gpuyard.model.states import NodeState
 from gpuyard_coordinator.core.conditions import measured
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node
 
+_STEP: Final = 1.25
+"""Between two time limits that are given to jobs."""
 LEAST_S: Final = 1.0
 """How long a job lasts at least; its time limit is whole seconds."""
 
@@ -114,12 +117,14 @@ def at_load(
 
 
 def with_limits(workload: Workload, factor: float) -> Workload:
-    """Every job without a time limit gets one, `factor` times as long as it lasts."""
+    """Every job without a time limit gets one, `factor` times as long as it lasts, rounded up by at
+    most a quarter: many jobs share few limits, as where people choose them."""
 
     def limited(each: Arrival) -> Arrival:
         if each.spec.get("max_runtime"):
             return each
-        seconds = max(1, round(each.lasts_s * factor))
+        steps = ceil(log(each.lasts_s * factor) / log(_STEP))
+        seconds = ceil(_STEP ** max(0, steps))
         return replace(each, spec={**each.spec, "max_runtime": f"{seconds}s"})
 
     return replace(workload, arrivals=[limited(each) for each in workload.arrivals])
