@@ -92,7 +92,7 @@ async def _measure(url: str, folder: Path, nodes: int, progress: Progress) -> di
 def _spawn(url: str, folder: Path, nodes: int) -> list["subprocess.Popen[bytes]"]:
     """The coordinator, the floor, and the fleet."""
     config = folder / "coordinator.toml"
-    config.write_text(f"store_max_gib = {_STORE_GIB}\n")
+    config.write_text(f"store_max_gib = {_STORE_GIB}\ndir = '{folder}'\n")
     commands = [
         ["-m", "gpuyard_coordinator", "--config", str(config), "--url", url],
         ["-m", "benchmarks.beats", "listen", url],

@@ -63,7 +63,9 @@ class _Bench:
 
     async def measure(self) -> dict[str, list[float]]:
         bus: Bus
-        (self._folder / "coordinator.toml").write_text(f"store_max_gib = {_STORE_GIB}\n")
+        (self._folder / "coordinator.toml").write_text(
+            f"store_max_gib = {_STORE_GIB}\ndir = '{self._folder}'\n"
+        )
         async with await connect(self._url, name="bench", inbox_prefix="_INBOX.t._.bench") as bus:
             await ensure_streams(bus.jetstream, sizes=Sizes.within(_STORE_GIB * 1024**3))
             for number in range(NODES):

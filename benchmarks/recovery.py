@@ -212,7 +212,7 @@ async def _start(bus: Bus, url: str, folder: Path, number: int) -> tuple[float, 
 
 def _spawn(url: str, folder: Path) -> "subprocess.Popen[bytes]":
     config = folder / "coordinator.toml"
-    config.write_text(f"store_max_gib = {_STORE_GIB}\n")
+    config.write_text(f"store_max_gib = {_STORE_GIB}\ndir = '{folder}'\n")
     command = [sys.executable, "-m", "gpuyard_coordinator", "--config", str(config), "--url", url]
     with (folder / "coordinator.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

@@ -61,7 +61,7 @@ class Yard:
     def __enter__(self) -> Self:
         self.server.start()
         try:
-            self._config.write_text(f"store_max_gib = {STORE_GIB}\n")
+            self._config.write_text(f"store_max_gib = {STORE_GIB}\ndir = '{self._config.parent}'\n")
             self.start_coordinator()
             own = {"GPUYARD_DIR": str(self._directory / "agent")}
             self._spawn("gpuyard_agent", own | dict(self._agent_settings))
