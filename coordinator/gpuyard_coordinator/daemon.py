@@ -65,6 +65,7 @@ class Daemon:
                 finally:
                     await standby.close()
         finally:
+            log.info("stopping")
             await self.leadership.resign()
             for task in (stopped, telling):
                 task.cancel()

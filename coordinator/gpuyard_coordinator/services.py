@@ -277,7 +277,12 @@ class Services:
                 return found[0]
             if found or cursor is None:
                 break
-        raise UnknownThing(f"no job {text} in tenant {tenant}", field="id")
+        raise UnknownThing(
+            f"no job {text} in tenant {tenant}",
+            field="id",
+            hint="a name stands for a job while it is unfinished; 'gpuyard jobs -a --name NAME' "
+            "has the ids of ended ones",
+        )
 
     async def _jobs(self, call: Call) -> Reply:
         """Unfinished jobs in order of acceptance, then, with `all`, the kept ones by their end."""

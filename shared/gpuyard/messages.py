@@ -23,6 +23,10 @@ is planned again at no charge."""
 POLICY_REFUSED: Final = "the node's policy does not allow"
 """How the message of a start begins that its node's policy refuses: another node may allow it."""
 
+RUNTIME_REFUSED: Final = "the node's runtime cannot do that"
+"""How the message of a start begins that a bare process cannot honour: another node's runtime
+may."""
+
 Token = tuple[int, int]
 """The fencing token: (yard generation, sequence of leader.epoch); compared in that order."""
 

@@ -379,8 +379,13 @@ async def test_a_duplicate_name_starts_nothing(yard: Yard) -> None:
     yard.coordinator.status = "duplicate_name"
     yard.coordinator.pushes = False
     await yard.coordinator.assign(entry())
-    await asyncio.sleep(10)
-    assert yard.runtime.starts == []
+    with capture_logs() as told:
+        await asyncio.sleep(10)
+        assert yard.runtime.starts == []
+        yard.coordinator.status = "ok"
+        await asyncio.sleep(10)
+    events = [line["event"] for line in told if "name" in line["event"]]
+    assert events == ["this node's name is taken", "this node's name is its own again"]
 
 
 @in_yard

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -147,8 +146,10 @@ async def test_it_tells_systemd_and_stops_with_0_although_the_bus_is_away(tmp_pa
 
 
 def test_one_simulated_node_has_the_name_of_its_host(tmp_path: Path) -> None:
-    def names(**given: Any) -> list[str]:
-        settings = AgentSettings(dir=str(tmp_path), runtime="simulated", **given)
+    def names(simulate: str, name: str | None = None) -> list[str]:
+        settings = AgentSettings(
+            dir=str(tmp_path), runtime="simulated", simulate=simulate, name=name
+        )
         shared = Assembly(settings, this_host(), Clock(), PERMISSIVE, Timers(), NoKeeper())
         return [parts.name for parts, _ in assemble(shared, host_name="gpu-07.lab.example")]
 

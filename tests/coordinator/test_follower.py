@@ -223,7 +223,7 @@ def _running(number: int, node: str) -> Write:
 
 
 def _node(name: str) -> Write:
-    gpu = {"uuid": "GPU-1", "index": 0, "memory_total_mib": 1024}
+    gpu = {"uuid": "GPU-1", "index": 0, "memory_total_mib": 1024, "mig": None}
     document = {
         "v": 1,
         "name": name,

@@ -239,6 +239,16 @@ JOB_DOCUMENT: Final[JobDocument] = {
     "not_charged": 0,
     "avoid": ["node-2"],
     "not_before": None,
+    "hold": ["alice", "2026-01-01T00:00:00.000Z"],
+    "after": [["prepare", "succeeded"]],
+    "array": {
+        "next": 3,
+        "ahead": [5],
+        "ended": {"failed": 1},
+        "worst": ["exited", 2, None],
+        "stop": None,
+    },
+    "age_seq": 7,
 }
 NODE_DOCUMENT: Final[NodeDocument] = {
     "v": 1,

@@ -38,7 +38,7 @@ def node_facts(
             driver_version=probe_result["driver_version"],
             cuda_version=probe_result["cuda_version"],
             gpu_injection=gpu_injection,
-            own=own_labels,
+            own={"runtime": runtime, **own_labels},
         ),
         "driver_version": probe_result["driver_version"],
         "cuda_version": probe_result["cuda_version"],

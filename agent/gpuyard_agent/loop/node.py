@@ -84,6 +84,7 @@ class NodeAgent:
         self._unexpected_since: dict[AttemptKey, int] = {}
         self._last_shout = float("-inf")
         self._broken: str | None = None
+        self._is_rival = False
 
     def start(self) -> None:
         """Goes on from the journal: the runtime is asked what exists, then steps are taken."""
@@ -174,7 +175,8 @@ class NodeAgent:
     def on_reply(self, reply: Mapping[str, Any], *, seq: int, sent_at: float) -> None:
         """The leader's answer to our beat `seq`; raises ProtocolError."""
         if reply.get("status") == "duplicate_name":
-            self._shout("another machine beats under this name", message=reply.get("message"))
+            self._is_rival = True
+            self._shout("this node's name is taken", message=reply.get("message"))
             return
         yard, token = reply.get("yard"), parse_token(reply.get("token"))
         if not isinstance(yard, str) or not self._is_of(yard):
@@ -186,6 +188,9 @@ class NodeAgent:
             return
         if met and not self.write(*met):
             return
+        if self._is_rival:
+            self._is_rival = False
+            self.log.info("this node's name is its own again")
         if reply.get("status") == "ok" and isinstance(reply.get("lease_s"), int | float):
             self.fences.renewed(sent_at, float(reply["lease_s"]))
         self._acknowledge(reply, sent_at)

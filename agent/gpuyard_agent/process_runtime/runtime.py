@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuyard.errors import RuntimeFailure
-from gpuyard.messages import PullProgress
+from gpuyard.messages import RUNTIME_REFUSED, PullProgress
 from gpuyard.model.node import NodeReason, RuntimeName
 from gpuyard_agent.core.launch import AttemptKey, Launch
 from gpuyard_agent.process_runtime.shim import SCRIPT, Folder, Process, process_of, write_whole
@@ -259,12 +259,12 @@ def _command(launch: Launch) -> list[str]:
     """The command; raises RuntimeFailure for what a bare process cannot honour."""
     command = [*(launch.entrypoint or ()), *(launch.command or ())]
     if not command:
-        raise _invalid("the process runtime has no image to take a command from: give one")
+        raise _invalid("a process has no image to take a command from: give one")
     if launch.run_as is not None:
-        raise _invalid("run_as needs the docker runtime")
+        raise _invalid("run_as needs docker")
     for mount in launch.mounts:
         if mount.source != mount.target:
-            raise _invalid(f"mounting {mount.source} at {mount.target} needs the docker runtime")
+            raise _invalid(f"mounting {mount.source} at {mount.target} needs docker")
     return command
 
 
@@ -313,6 +313,7 @@ def _is_alive(process: Process | None) -> bool:
 
 
 def _invalid(message: str) -> RuntimeFailure:
+    message = f"{RUNTIME_REFUSED}: {message}"
     return RuntimeFailure(message, temporary=False, reason="invalid")
 
 

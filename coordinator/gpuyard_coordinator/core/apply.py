@@ -301,6 +301,8 @@ def _refuse(
     effects.outcomes.append(Outcome(event.ref, error=error))
     if key in cluster.jobs or (done is not None and not _may_be_replaced(done)):
         return
+    if done is not None and done["state"] == JobState.CANCELLED:
+        return  # a cancel that came first goes on to meet whatever is submitted well
     record = _record(event.tenant, event.id, event.user, JobState.FAILED, now)
     record["reason"] = reason
     record["message"] = "; ".join(str(fault) for fault in event.faults)

@@ -170,8 +170,7 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
     if node.name in shape.excluded:
         return NodeVerdict(node.name, V.NODE_UNREADY, note=FAILED_BEFORE)
     if code := node_block(node, shape.tolerate):
-        is_aside = code is V.NODE_UNREADY and not is_down(node)
-        return NodeVerdict(node.name, code, note=PUT_ASIDE if is_aside else None)
+        return NodeVerdict(node.name, code, note=_note(node, code))
     if not may_join_gang(node, shape):
         return NodeVerdict(node.name, V.NODE_UNREADY, note=NO_ADDRESS)
     fits = selection.matching(node, shape)
@@ -185,6 +184,16 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
 def may_join_gang(node: Node, shape: Shape) -> bool:
     """False where a gang is asked for and the node's agent does not say how others reach it."""
     return shape.nodes == 1 or node.facts.get("address") is not None
+
+
+def _note(node: Node, code: VerdictCode) -> str | None:
+    """What the code alone does not tell of a node that takes no job."""
+    if code is not V.NODE_UNREADY:
+        return None
+    if not is_down(node):
+        return PUT_ASIDE
+    is_silent = node.state is NodeState.SUSPECT and node.last_beat_at
+    return f"suspect: silent since {node.last_beat_at}" if is_silent else None
 
 
 def takers(node: Node, shape: Shape, settings: Settings) -> list[str]:

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, Final, NamedTuple
 
-from gpuyard.messages import POLICY_REFUSED, STALE_INVENTORY
+from gpuyard.messages import POLICY_REFUSED, RUNTIME_REFUSED, STALE_INVENTORY
 from gpuyard.model.job import DEFAULT_BACKOFF_S, LONGEST_BACKOFF_S
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
@@ -58,17 +58,24 @@ def _elsewhere(cluster: Cluster, job: Job, attempt: Attempt, reason: EndReason) 
     row = REASONS[reason]
     is_theirs = row.owner in NOT_THE_JOBS and row.retry is Retry.ELSEWHERE
     told = attempt.message or ""
-    is_policy = reason is EndReason.INVALID and told.startswith(POLICY_REFUSED)
-    if not (is_theirs or is_policy) or job.not_charged >= FREE_RETRIES:
+    refusing = _refusing(told) if reason is EndReason.INVALID else None
+    if not (is_theirs or refusing) or job.not_charged >= FREE_RETRIES:
         return None
     avoid = job.shape.excluded | {attempt.node}
     if not _could_run(cluster, job.shape, avoid):
         return None
-    if is_policy:
-        why = f"the policy of {attempt.node} refuses it, that of another node may not; not charged"
+    if refusing:
+        why = f"the {refusing} of {attempt.node} refuses it, that of another node may not; not charged"
     else:
         why = f"{reason} before the container started, no fault of the job; not charged"
     return Again(why, is_free=True, avoid=avoid)
+
+
+def _refusing(told: str) -> str | None:
+    """What of its node refused a start, where that of another may not."""
+    if told.startswith(POLICY_REFUSED):
+        return "policy"
+    return "runtime" if told.startswith(RUNTIME_REFUSED) else None
 
 
 def _retry(cluster: Cluster, job: Job, attempt: Attempt, reason: EndReason) -> Again | None:

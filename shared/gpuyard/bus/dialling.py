@@ -135,6 +135,9 @@ async def close_client(client: Client) -> None:
     finally:
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
+        # A close that was cut short leaves the socket open, and its loop may end before it does.
+        if client._transport:
+            client._transport.close()  # type: ignore[no-untyped-call]
 
 
 async def _connect(client: Client, options: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ def lines(view: View) -> Iterator[str]:
     bus = {**view["bus"], "url": redact(str(view["bus"].get("url") or ""))}
     yield from fields(
         [
-            ("Yard", f"{view['yard']}, {'healthy' if view['healthy'] else 'NOT healthy'}"),
+            ("Yard", f"{view['yard']}, {'healthy' if view['healthy'] else _ill(view)}"),
             ("Leader", _coordinator(view["leader"])),
             *(("Standby", _coordinator(standby)) for standby in view.get("standbys") or ()),
             ("Bus", _pairs(bus)),
@@ -68,6 +68,16 @@ def _coordinator(values: Mapping[str, Any]) -> str:
     return _pairs({key: values[key] for key in values if key != "refused_writes"} | told)
 
 
+def _ill(view: View) -> str:
+    """Why it is not healthy, in short: the lines below and other commands have the rest."""
+    nodes = view["nodes"] or {}
+    away = sum(nodes.values()) - nodes.get("ready", 0)
+    causes = [f"{away} node{'s' if away != 1 else ''} not ready (gpuyard nodes)"] if away else []
+    if alarms := len(view.get("alarms") or ()):
+        causes.append(f"{alarms} alarm{'s' if alarms != 1 else ''}")
+    return "NOT healthy" + (f": {', '.join(causes)}" if causes else "")
+
+
 def _nodes(counts: Mapping[str, int] | None) -> str:
     if counts is None:
         return UNKNOWN
@@ -83,11 +93,14 @@ def _gpus(gpus: Mapping[str, int] | None) -> str:
 def _pairs(values: Mapping[str, Any]) -> str:
     """`version 2.12.1, commits 40`; what is unknown is left out."""
     known = {key: value for key, value in values.items() if value not in (None, "")}
-    return ", ".join(f"{key} {_value(value)}" for key, value in known.items())
+    known.pop("token", None)  # for programs; nobody can act on it
+    return ", ".join(_pair(key, value) for key, value in known.items())
 
 
-def _value(value: Any) -> str:
-    return "/".join(map(str, value)) if isinstance(value, list) else str(value)
+def _pair(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return key if value else f"not {key}"
+    return f"{key} {value}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

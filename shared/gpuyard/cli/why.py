@@ -43,7 +43,7 @@ def why(id: str, shows_all: bool) -> None:
     async def work(client: "AsyncClient") -> "tuple[WhyView, View | None, str]":
         found = await client.why(id)
         # An array may run and have tasks that wait.
-        is_waiting = found["state"] == "queued" or bool(found["nodes"])
+        is_waiting = found["state"] == "queued" or bool(found["verdict"] and found["nodes"])
         job = None if is_waiting or settings.json else (await client.job(id)).view
         return found, job, client.config.tenant
 
@@ -77,8 +77,9 @@ def not_waiting(job: View) -> str:
     on = f" on {node}" if node else ""
     if job["ended_at"] is None:
         since = f" since {local_time(job['started_at'])}" if job["started_at"] else ""
-        held = f": {why_text(job)}" if job["verdict"] else ""
-        return f"job {name} does not wait: it is {state_text(job)}{on}{since}{held}"
+        if job["verdict"]:
+            return f"job {name} is {state_text(job)}{on}{since}: {why_text(job)}"
+        return f"job {name} does not wait: it is {state_text(job)}{on}{since}"
     told = f": {why_text(job)}" if why_text(job) else ""
     return f"job {name} does not wait: it {_ended(job['state'])}{on} at {_at(job)}{told}"
 

@@ -31,6 +31,7 @@ def test_labels_of_a_node_of_4090s() -> None:
         "gpu-driver-version": "535",
         "gpu-cuda-version": "12.2",
         "gpu-runtime": "nvidia",
+        "runtime": "docker",
     }
 
 

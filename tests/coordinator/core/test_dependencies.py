@@ -148,3 +148,10 @@ def test_submitting_it_again_is_the_same_job(yard: Yard) -> None:
 def test_a_dry_run_refuses_what_submitting_would(yard: Yard) -> None:
     with pytest.raises(Exception, match="no job nobody"):
         yard.try_submit(after=after("nobody"))
+
+
+def test_a_cancel_before_its_job_outlives_a_submission_that_is_refused(yard: Yard) -> None:
+    yard.cancel("j")
+    assert yard.submit("j", after=after("nobody")).error is not None
+    yard.submit("j")
+    assert yard.states("j") == ["cancelled"]

@@ -144,15 +144,21 @@ def test_a_job_takes_the_node_again_that_failed_it_once_the_others_are_gone() ->
     yard.restart()
 
 
-def test_a_refusal_by_one_nodes_policy_is_tried_on_another_for_free() -> None:
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("policy", "the node's policy does not allow mounting /data"),
+        ("runtime", "the node's runtime cannot do that: mounting /data at /d needs docker"),
+    ],
+)
+def test_a_refusal_by_one_node_is_tried_on_another_for_free(what: str, told: str) -> None:
     yard = yard_with_retry(nodes="ab", times=0)
-    told = "the node's policy does not allow mounting /data"
     yard.end(reason="invalid", message=told)
     yard.plan()
 
     assert [attempt.node for attempt in yard.job().attempts] == ["a", "b"]
     why = yard.job().attempts[0].next_allowed_because or ""
-    assert "the policy of a refuses it" in why and why.endswith("not charged")
+    assert f"the {what} of a refuses it" in why and why.endswith("not charged")
     yard.end(reason="invalid", message=told)
 
     assert yard.states("j") == ["failed"]

@@ -432,6 +432,7 @@ class YardMachine(RuleBasedStateMachine):
     @rule()
     def leader_changes(self) -> None:
         self.yard.check_replay()
+        self.yard.tick()  # a new leader puts in line at once whose time has come
         self.yard.restart()
 
     @precondition(lambda self: len(self.yard.store.done) > 2)
@@ -471,7 +472,9 @@ class YardMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_to_wait_waits(self) -> None:
         for job in self.yard.cluster.jobs.values():
-            assert job.deadline is None or job.key in self.yard.cluster.deadlines or job.attempts
+            is_due = job.key in self.yard.cluster.deadlines
+            is_stopping = job.array is not None and job.array.stop is not None
+            assert job.deadline is None or is_due or job.attempts or is_stopping
             assert job.hold is None or job.state is JobState.QUEUED
             assert not job.after or job.key in self.yard.cluster.queue.parked
             for awaited in job.after:

@@ -312,6 +312,16 @@ def test_a_job_that_does_not_wait_has_neither_verdict_nor_changes() -> None:
     }
 
 
+def test_a_node_that_is_silent_tells_since_when() -> None:
+    yard = Yard()
+    yard.node("a", gpus=1)
+    heard = yard.core_node("a").last_beat_at
+    yard.tick(7)
+    yard.submit("j", gpus=1)
+    yard.plan()
+    assert f"suspect: silent since {heard}" in str(yard.why("j")["nodes"])
+
+
 def test_a_yard_without_nodes_has_nothing_to_offer() -> None:
     found = waiting(Yard(), gpus=1).why()
 

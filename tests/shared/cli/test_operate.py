@@ -12,7 +12,7 @@ from tests.support.nats_server import NatsServer
 
 SCREEN = """\
 Yard    abc123, healthy
-Leader  token 1/7, commits 40
+Leader  commits 40
 Bus     url nats://***@127.0.0.1:4222, version 2.12.1
 Nodes   2 ready, 1 lost
 GPUs    24: 10 free, 12 used, 1 foreign, 1 ill
@@ -129,7 +129,10 @@ async def test_status_is_one_screen_and_a_code(nats_server: NatsServer) -> None:
         yard.status = STATUS | {"healthy": False, "queue": {}, "nodes": {}}
         ill = await gpuyard(nats_server.url, "status")
         assert ill.code == 1
-        assert "NOT healthy" in ill.out.decode() and "Queue   empty" in ill.out.decode()
+        assert "NOT healthy\n" in ill.out.decode() and "Queue   empty" in ill.out.decode()
+        yard.status |= {"nodes": {"ready": 2, "lost": 1}, "alarms": ["full", "stuck"]}
+        told = (await gpuyard(nats_server.url, "status")).out.decode()
+        assert "NOT healthy: 1 node not ready (gpuyard nodes), 2 alarms\n" in told
         quiet = await gpuyard(nats_server.url, "status", "-q")
         assert (quiet.code, quiet.out) == (1, b"")
         assert json.loads((await gpuyard(nats_server.url, "status", "--json")).out) == yard.status

@@ -47,7 +47,8 @@ async def test_a_job_that_runs_or_is_over_says_so(nats_server: NatsServer) -> No
         job.state = "running"
         job.attempts.append({"attempt": 1, "node": "n1"})
         yard.jobs["runs"] = job
-        yard.why = WHY | {"job": "runs", "state": "running", "verdict": None, "changes": []}
+        fields: dict[str, Any] = {"verdict": None, "nodes": [], "changes": []}
+        yard.why = WHY | {"job": "runs", "state": "running", **fields}
         runs = await gpuyard(nats_server.url, "why", "runs", TZ="UTC")
         assert runs.out.decode() == (
             "job runs does not wait: it is running on n1 since 2026-01-01 00:00:00 UTC\n"
@@ -161,6 +162,13 @@ def test_a_job_that_starts_is_told_without_a_time() -> None:
     job = FakeJob({"id": "abc", "image": "i"}, "t", "u")
     job.state = "assigned"
     assert not_waiting(job.view()) == "job abc does not wait: it is assigned"
+
+
+def test_a_job_on_a_silent_node_is_not_said_not_to_wait() -> None:
+    job = FakeJob({"id": "abc", "image": "i"}, "t", "u")
+    job.state = "running"
+    verdict = {"code": "node_lost_waiting", "message": "it waits until the node is back"}
+    assert not_waiting({**job.view(), "verdict": verdict}).startswith("job abc is running")
 
 
 def test_a_change_names_the_flag_that_the_job_was_given() -> None:
