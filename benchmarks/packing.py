@@ -26,9 +26,8 @@ if not __package__:  # run as a file: its folder must not stand in for the stand
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.packing_protocol import POINTS, Outcome, churn, fill
-from benchmarks.packing_random import AnyPlace
 from benchmarks.packing_trace import (
-    BadTrace,
+    BadInput,
     Machine,
     made_up_tasks,
     make_nodes,
@@ -40,6 +39,7 @@ from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
 from gpuyard_coordinator.core.state import Settings, Shape
+from gpuyard_coordinator.simulate.policies import AnyPlace
 
 POLICIES: Final = ("pfs", *RIVALS, "random")
 NODES: Final = 5000
@@ -76,7 +76,7 @@ class Run:
 
 
 def measure(run: Run, progress: Progress) -> list[dict[str, Any]]:
-    """The rows. Raises BadTrace."""
+    """The rows. Raises BadInput."""
     machines = read_machines(run.traces)
     capacity = 1000 * sum(machine.gpus for machine in machines)
     rows = []
@@ -189,7 +189,7 @@ def main() -> int:
     wanted, file = _arguments()
     try:
         rows = measure(wanted, lambda text: print(text, file=sys.stderr, flush=True))
-    except BadTrace as bad:
+    except BadInput as bad:
         print(f"packing: {bad}", file=sys.stderr)
         return 2
     print("\n".join(summary(rows, departures=wanted.departures)))

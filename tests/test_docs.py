@@ -29,6 +29,7 @@ WITH_COMMANDS: Final = [
             "gangs.md",
             "fleet.md",
             "backup.md",
+            "simulate.md",
             "faq.md",
         )
     ),

@@ -42,6 +42,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
     from gpuyard_coordinator.bus_check import prepare_bus
     from gpuyard_coordinator.daemon import Daemon, check_reach, stop_on_signals
     from gpuyard_coordinator.leader import Leadership, Timing, this_process
+    from gpuyard_coordinator.record import Segments
     from gpuyard_coordinator.yard_memory import YardMemory, check_yard
 
     check_reach(settings)
@@ -69,10 +70,16 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
             wall_ms=clock.wall_ms,
             memory=memory,
         )
-        daemon = Daemon(bus, leadership, settings, clock)
+        record = None
+        if settings.record_mib:
+            folder = Path(settings.dir) / "record"
+            record = Segments(folder, most_bytes=round(settings.record_mib * 1024 * 1024))
+        daemon = Daemon(bus, leadership, settings, clock, record)
         stop_on_signals(daemon)
         with notify.ready():
             await daemon.run()
+        if record is not None:
+            record.close()
 
 
 def _check_installed() -> None:

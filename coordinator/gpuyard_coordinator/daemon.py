@@ -15,6 +15,7 @@ from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.leading import Leading
 from gpuyard_coordinator.presence import Presence
+from gpuyard_coordinator.record import Segments
 from gpuyard_coordinator.settings import CoordinatorSettings
 from gpuyard_coordinator.standby import Standby
 from gpuyard_coordinator.store import Fenced
@@ -44,6 +45,8 @@ class Daemon:
     leadership: Leadership
     settings: CoordinatorSettings
     clock: Clock
+    record: Segments | None = None
+    """Where decisions are kept while it leads."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
@@ -99,7 +102,12 @@ class Daemon:
         self, token: Token, standby: Standby, presence: Presence, stopped: "asyncio.Task[Any]"
     ) -> None:
         leading = Leading(
-            self.bus, self.leadership, self.clock, presence, beat_s=self.settings.beat_s
+            self.bus,
+            self.leadership,
+            self.clock,
+            presence,
+            beat_s=self.settings.beat_s,
+            record=self.record,
         )
         running = asyncio.create_task(leading.run(token, standby))
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -29,6 +29,7 @@ from gpuyard_coordinator.loop import Leader
 from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.presence import Presence
+from gpuyard_coordinator.record import Recorder, Segments
 from gpuyard_coordinator.services import Services
 from gpuyard_coordinator.standby import Standby, serve_leader
 from gpuyard_coordinator.storage_watch import StorageWatch
@@ -50,11 +51,13 @@ class Leading:
         presence: Presence,
         *,
         beat_s: float,
+        record: Segments | None = None,
     ) -> None:
         self._bus = bus
         self._leadership = leadership
         self._clock = clock
         self._presence = presence
+        self._record = record
         self._inbox = Inbox()
         self._beats = BeatQueue(self._inbox, beat_s=beat_s)
         self._leader: Leader | None = None
@@ -123,6 +126,8 @@ class Leading:
             await services.close()
             await intake.stop()
             await leader.outbox.close()
+            if leader.recorder is not None:
+                leader.recorder.close()
 
     async def _take_over(self, token: Token, standby: Standby) -> Leader:
         store = Store(self._bus.jetstream, token=token, clock=self._clock.monotonic)
@@ -134,6 +139,9 @@ class Leading:
         recovery.assume(cluster, token, self._clock.now())
         outbox = Outbox(self._bus.jetstream, token=token)
         await outbox.drain(left.outs)
+
+        record = self._record
+        recorder = Recorder(cluster, planner, record) if record is not None else None
 
         async def has_ended(key: JobKey) -> bool:
             return await store.get_done(*key) is not None
@@ -151,6 +159,7 @@ class Leading:
             beats=BeatIntake(self._inbox, self._beats, has_ended=has_ended),
             next_out=left.next_out,
             logs=LogLedger(self._bus.jetstream),
+            recorder=recorder,
         )
 
     def _take_submission(self, delivery: Delivery, token: Token, services: Services) -> None:

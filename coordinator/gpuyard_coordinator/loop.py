@@ -30,7 +30,7 @@ from gpuyard_coordinator.core.events import (
     Submitted,
     Tick,
 )
-from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.plan import Plan, Planner
 from gpuyard_coordinator.core.state import Node, Now
 from gpuyard_coordinator.deposed import is_deposed
 from gpuyard_coordinator.inbox import Inbox
@@ -38,6 +38,7 @@ from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
 from gpuyard_coordinator.out_records import PackedMessage, encode_record, packed_records
 from gpuyard_coordinator.outbox import Outbox
+from gpuyard_coordinator.record import Recorder
 from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
 
 TICK_S: Final = 1.0
@@ -110,6 +111,8 @@ class Leader:
     logs: LogLedger
     ended: Callable[[JobKey, int], None] = lambda key, attempts: None
     """Told of every job that is over, and of its number of attempts, after the commit."""
+    recorder: Recorder | None = None
+    """Keeps what each plan went by and what it decided."""
     commits: int = 0
     _is_stopping: bool = False
     _usual_reply: bytes = b""
@@ -151,7 +154,7 @@ class Leader:
         effects, deliveries, queries = Effects(), list[Delivery](), list[Query]()
         self._apply_beats(now, effects)
         await self._apply_arrivals(now, effects, deliveries, queries)
-        self._plan(now, effects)
+        plan = self._plan(now, effects)
         records = packed_records(effects.out)
         writes = self._writes(effects, records)
         if writes:
@@ -164,6 +167,13 @@ class Leader:
         for messages in records:
             self.outbox.push_packed(self.next_out, messages)
             self.next_out += 1
+        await self._tell(effects, deliveries)
+        if self.recorder is not None:
+            self.recorder.take(now, plan, writes)
+        for query in queries:
+            query.run(self.cluster)
+
+    async def _tell(self, effects: Effects, deliveries: list[Delivery]) -> None:
         for name in effects.wanted:
             await self._push_wanted(name)
         for delivery in deliveries:
@@ -174,8 +184,6 @@ class Leader:
             self.ended(key, len(effects.done[key]["attempts"]))
         for beat in effects.beats:
             await self._answer_beat(beat, effects)
-        for query in queries:
-            query.run(self.cluster)
 
     def _apply_beats(self, now: Now, effects: Effects) -> None:
         for _ in range(min(BEATS_PER_TURN, len(self.beats))):
@@ -214,10 +222,12 @@ class Leader:
         waiting = self.cluster.queue.waiting[event.tenant]
         return quota.is_queue_full(document, waiting, arrays.count(event.spec))
 
-    def _plan(self, now: Now, effects: Effects) -> None:
+    def _plan(self, now: Now, effects: Effects) -> Plan:
         # Tasks of an array are not told one by one why they wait: `why` tells it of the array.
         new = [k for k in effects.jobs if k in self.cluster.jobs and ids.array_of(k[1]) is None]
         room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - effects.keys))
+        if self.recorder is not None:
+            self.recorder.notice(room)
         plan = self.planner.plan(room, now)
         for decided in plan.events:
             apply(self.cluster, decided, now, effects)
@@ -226,12 +236,13 @@ class Leader:
             self.inbox.put(Arrival(Tick()))
         if plan.is_partial:
             self.inbox.wake()
-            return
+            return plan
         if self.planner.is_behind:
             self.inbox.wake()
         waiting_keys, self.unexplained = self.unexplained, []
         for waiting in self.planner.explain_new(waiting_keys, now):
             apply(self.cluster, waiting, now, effects)
+        return plan
 
     def _writes(self, effects: Effects, records: list[list[PackedMessage]]) -> list[Write]:
         """Jobs by their acceptance: a standby lists them in the order in which it hears of them."""

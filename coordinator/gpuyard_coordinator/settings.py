@@ -48,6 +48,8 @@ class CoordinatorSettings:
     """No attempt is preempted before it had its node for so long."""
     store_max_gib: float | None = None
     """The most that all streams may take on the bus's disk together; None: the default sizes."""
+    record_mib: int = 256
+    """The most that the record of decisions may take in `dir`; 0: none is kept."""
 
 
 def load(

@@ -59,6 +59,8 @@ _COORDINATOR: Final = _SHARED | {
     "min_runtime_s": "how long an attempt has had its node before it may be preempted",
     "store_max_gib": "the most that all streams may take on the bus's disk; unset: what their "
     "default sizes come to, or less where the server has less",
+    "record_mib": "the most that the record of decisions may take in `dir`, which `gpuyard simulate` "
+    "replays; 0: none is kept",
 }
 _POLICY: Final = {
     "allowed_mounts": "prefixes of host paths, and names of volumes, that jobs may mount",

@@ -60,6 +60,7 @@ from tests.support.agents import (
     node_facts,
 )
 from tests.support.rebuilt import rebuilt
+from tests.support.recording import Recording
 
 TENANT = "default"
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -124,6 +125,7 @@ class Yard:
         self.outcome: Outcome | None = None
         self.beat_outcome: BeatOutcome | None = None
         self.is_restored = False
+        self.recording = Recording()
         self._sequence = 0
         self._lead((1, 1))
 
@@ -228,14 +230,16 @@ class Yard:
         assert isinstance(event, Submitted)
         return reads.trial(self.cluster, self.planner, event, self.now)
 
-    def plan(self, limit: int = 1000) -> int:
+    def plan(self, limit: int = 1000, *, is_last: bool = True) -> int:
         """Places what waits, explains what came and still waits; the number of placements.
 
         Every placement is one that the explanations allow, and within its tenant's limits. Where
         nothing was left for want of `limit`, a second plan right after it is empty, and no job is
-        told that it fits.
+        told that it fits. Not so without `is_last`: shares that a plan itself moves may let a job
+        past another tenant's reservation in the next one.
         """
         effects = Effects()
+        self.recording.before_plan(limit)
         plan = self.planner.plan(limit, self.now)
         for stopped in plan.preemptions:
             self._apply(stopped, effects)
@@ -254,9 +258,14 @@ class Yard:
             for waiting in self.planner.explain_new(sorted(self._fresh), self.now):
                 self._apply(waiting, effects)
         self._commit(effects)
+        self.recording.after_plan(self.now, plan)
         if not plan.is_partial and not self.cluster.untold and not self.cluster.queue.fresh:
             self._fresh.clear()
+            if not is_last:
+                return len(plan.placements)
+            self.recording.before_plan(limit)
             again = self.planner.plan(limit, self.now)
+            self.recording.after_plan(self.now, again)
             assert again.events == [], "a second plan right after a commit is empty"
             for shape in self.cluster.queue.by_shape:
                 assert explain.explain(self.cluster, shape)[0] != "waiting_turn", shape
@@ -404,6 +413,7 @@ class Yard:
         self.took_over = self.now
         self.cluster = self.store.recovered(token, self.now)
         self.planner = Planner(self.cluster, Packer(self.cluster.settings))
+        self.recording.lead(self.cluster, self.planner)
         self._fresh: set[JobKey] = set()
 
     def _submission(
@@ -454,6 +464,7 @@ class Yard:
     def _commit(self, effects: Effects) -> None:
         self._fresh |= effects.jobs
         self.store.take(self.cluster, effects)
+        self.recording.commit(self.cluster, effects)
         self.out += effects.out
         self.story.take(effects)
         self._check()
@@ -471,12 +482,14 @@ class Yard:
         soundness.check(self.cluster, is_restored=self.is_restored)
 
     def check_replay(self) -> None:
-        """The same events from the same start give the same state and effects."""
+        """The same events from the same start give the same state and effects, and the record of
+        all plans the same decisions."""
         cluster = self.start_of_log.recovered(self.cluster.token, self.took_over)
         effects = Effects()
         for event, now in self.log:
             apply(cluster, event, now, effects)
         assert effects.out == self.out
+        assert self.recording.replayed().difference is None
         soundness.assert_equal(cluster, self.cluster)
 
 

@@ -94,6 +94,8 @@ class Cluster:
     """Arrays that may have tasks to hand out, or an end; True: tasks are to be ended."""
     images: OrderedDict[str, ImageRecord] = field(default_factory=OrderedDict)
     """The images started of late, the one used longest ago first."""
+    images_moved: set[str] = field(default_factory=set)
+    """Those of which other nodes are known to have them than when the planner last looked."""
     images_held: set[str] = field(default_factory=set)
     """Those whose jobs wait, since they failed on several nodes."""
     aside: set[str] = field(default_factory=set)

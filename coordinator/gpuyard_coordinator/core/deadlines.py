@@ -39,6 +39,10 @@ class Deadlines(Generic[Key]):
         due, key = self._heap[0]
         return self._due.get(key) != due
 
+    def items(self) -> list[tuple[Key, float]]:
+        """What is filed, with its time, in no order."""
+        return list(self._due.items())
+
     def __contains__(self, key: Key) -> bool:
         return key in self._due
 

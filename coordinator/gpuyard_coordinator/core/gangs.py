@@ -1,4 +1,4 @@
-"""A gang: one attempt of a job over several nodes, with a member on each (docs/decisions/0008).
+"""A gang: one attempt of a job over several nodes, with a member on each (docs/decisions/0009).
 
 Rules of this file:
 1. A member is an attempt of its own to its node, its ledger and its agent; the whole, which is the

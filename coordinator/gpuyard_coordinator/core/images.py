@@ -69,13 +69,17 @@ def present_on(cluster: Cluster, image: str) -> Collection[str]:
 
 def take_pull(cluster: Cluster, image: str, node: str) -> None:
     """A node pulls an image: what it had of it is gone."""
-    if (record := cluster.images.get(image)) is not None:
-        record.present_on.pop(node, None)
+    record = cluster.images.get(image)
+    if record is not None and node in record.present_on:
+        del record.present_on[node]
+        cluster.images_moved.add(image)
 
 
 def take_start(cluster: Cluster, job: Job, node: str) -> None:
     """An attempt runs: nothing is wrong with its image, and whoever waited for it goes in line."""
     record = _record(cluster, job.image)
+    if node not in record.present_on:
+        cluster.images_moved.add(job.image)
     record.present_on.pop(node, None)
     record.present_on[node] = None
     if len(record.present_on) > NODES_KEPT:
@@ -124,6 +128,7 @@ def _record(cluster: Cluster, image: str) -> ImageRecord:
     while len(cluster.images) - len(cluster.images_held) > KEPT:
         oldest = next(name for name in cluster.images if name not in cluster.images_held)
         del cluster.images[oldest]
+        cluster.images_moved.add(oldest)
     return record
 
 

@@ -41,6 +41,8 @@ class Queue:
     """Jobs that wait, by tenant."""
     parked: dict[JobKey, Parked] = field(default_factory=dict)
     """Jobs that wait for something else than room: no planner sees them."""
+    moved: set[JobKey] = field(default_factory=set)
+    """Jobs that were parked, or are so no more, since the planner last looked."""
     _all: list[Order] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
@@ -67,11 +69,13 @@ class Queue:
         """Counts a job as waiting and keeps it from the planner, until it is added."""
         self.discard(job)
         self.parked[job.key] = Parked(code, weight)
+        self.moved.add(job.key)
         self.waiting[job.tenant] += weight
 
     def discard(self, job: Job) -> None:
         """Takes a job out; one that does not wait is no error."""
         if (parked := self.parked.pop(job.key, None)) is not None:
+            self.moved.add(job.key)
             self.waiting[job.tenant] -= parked.weight
             return
         orders = self.by_shape.get(job.shape, [])

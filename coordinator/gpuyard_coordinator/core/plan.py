@@ -7,9 +7,9 @@ shapes that were refused are not asked again until room grew, a reservation ende
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
@@ -22,6 +22,7 @@ from gpuyard_coordinator.core.packing import Placement, Placer
 from gpuyard_coordinator.core.repricing import Repricing
 from gpuyard_coordinator.core.reservations import Reservation
 from gpuyard_coordinator.core.reserving import Reserving
+from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
 from gpuyard_coordinator.core.state import Job, Now, Order, Shape, without_nodes
 
 UNEXPLAINED: Final = "it waits; ask for its reasons with gpuyard why"
@@ -64,6 +65,8 @@ class Planner:
     _is_new_inventory: bool = False
     _looked_at: set[str] = field(default_factory=set)
     """Nodes that changed since the last plan."""
+    has_looked: bool = False
+    """Whether the last plan asked for any job; else it changed nothing that a later one goes by."""
     _now: Now = _NEVER
     _recent: RecentWords = field(default_factory=RecentWords)
     _reserving: Reserving = field(init=False)
@@ -82,9 +85,11 @@ class Planner:
     def plan(self, limit: int, now: Now) -> Plan:
         """At most `limit` placements and preemptions, in queue order; a shape that does not fit is
         passed over. Nothing while nodes have yet to tell what they run, after a restore."""
+        self.has_looked = False
         if self.cluster.untold:
             return Plan()
         self._begin(now)
+        self.has_looked = bool(self._open)
         plan, turns = Plan(), Turns(self.cluster.queue, self._place_of)
         while not plan.is_partial:
             self._walk(turns, plan, limit)
@@ -180,6 +185,28 @@ class Planner:
             if eased:
                 self._open |= {s for s in cluster.queue.by_shape if s.tenant in eased}
         cluster.queue.fresh.clear()
+        cluster.queue.moved.clear()
+        cluster.images_moved.clear()
+
+    def memory(self) -> dict[str, Any]:
+        """What the next plan goes by that is in no document, after a plan that was not cut short."""
+        return {
+            "held_back": [shape_document(shape) for shape in self._held_back],
+            "fresh": [shape_document(shape) for shape in self.cluster.queue.fresh],
+            "reserving": self._reserving.memory(),
+            "placer": self.placer.memory(),
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Goes on as the planner did of which this is the `memory`, with the same cluster."""
+        self.placer.price(self.cluster.priced)
+        self.placer.recall(memory["placer"])
+        self._reserving.recall(memory["reserving"])
+        self._look_at_changes()
+        self._open.clear()
+        self._is_new_inventory = False
+        self._held_back = {read_shape(shape) for shape in memory["held_back"]}
+        self.cluster.queue.fresh |= {read_shape(shape) for shape in memory["fresh"]}
 
     def _standing(self, tenant: str) -> tuple[int, int]:
         """(priority, how much he has had for his weight), with what the plan gives him."""

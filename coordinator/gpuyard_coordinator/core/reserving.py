@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core import backfill, explain, filters, gang_room, preemption
@@ -24,6 +24,7 @@ from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import Reservation
+from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
 from gpuyard_coordinator.core.state import Job, Node, Now, Shape
 
 LOOK_AGAIN_S: Final = 5.0
@@ -41,6 +42,11 @@ _ASKS_PER_NODE: Final = 8
 """Only to ask whether a node could ever hold a shape costs an eighth of it."""
 _BURST_S: Final = 1.0
 _LONGEST_S: Final = 10.0 * 366 * 86_400
+_PLAIN: Final = (
+    *("job", "order", "rank", "node", "others"),
+    *("start", "start_at", "until", "is_claim"),
+)
+"""Of a reservation all but its shape."""
 Harm = tuple[Rank, int]
 Planned = Mapping[str, Sequence[tuple[Shape, tuple[str, ...]]]]
 """What the plan has placed so far, by node."""
@@ -86,6 +92,37 @@ class Reserving:
             if job is not None and self.cluster.queue.position(job) is not None:
                 opened.add(job.shape)
         return opened
+
+    def memory(self) -> dict[str, Any]:
+        """All that outlasts a plan, the reservations among it."""
+        held = self.cluster.reservations.by_job.values()
+        return {
+            "reservations": [
+                {
+                    **{name: getattr(each, name) for name in _PLAIN},
+                    "shape": shape_document(each.shape),
+                }
+                for each in held
+            ],
+            "later": [[*key, due] for key, due in self._later.items()],
+            "cooling": [[*key, end] for key, end in self._cooling.items()],
+            "impossible": [shape_document(shape) for shape in self._impossible],
+            "busy_until": self._busy_until,
+            "next_node": self._next_node,
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Takes up the `memory` of another one."""
+        for each in memory["reservations"]:
+            kept = each | {"job": tuple(each["job"]), "order": tuple(each["order"])}
+            kept["others"] = tuple(each["others"])
+            kept |= {"rank": Rank(*each["rank"]), "shape": read_shape(each["shape"])}
+            self.cluster.reservations.add(Reservation(**kept))
+        for tenant, id, due in memory["later"]:
+            self._later.file((tenant, id), due)
+        self._cooling = {(tenant, id): end for tenant, id, end in memory["cooling"]}
+        self._impossible = {read_shape(shape) for shape in memory["impossible"]}
+        self._busy_until, self._next_node = memory["busy_until"], memory["next_node"]
 
     def started(self, key: JobKey) -> None:
         """What was kept for a job that has a place now is for others again."""

@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tenant": ("gpuyard.cli.tenants:tenant", "Show one tenant"),
     "apply": ("gpuyard.cli.apply:apply", "Set tenants' limits from files"),
     "delete-tenant": ("gpuyard.cli.tenants:delete_tenant", "Remove a tenant"),
+    "simulate": ("gpuyard.cli.simulate:simulate", "Replay decisions, or try other policies"),
     "backup": ("gpuyard.cli.backup:backup", "Write the yard's state into a file"),
     "restore": ("gpuyard.cli.restore:restore", "Put the state of a file back onto the bus"),
     "config": ("gpuyard.cli.config:config", "Show and change this program's settings"),

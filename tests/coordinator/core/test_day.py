@@ -1,23 +1,36 @@
 """Whole days in virtual time: shares come out as weights say, and nobody is starved or flooded."""
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from gpuyard.model.intake import parse_spec
 from gpuyard_coordinator.core.state import Job
-from tests.support.simulated_day import Day
+from gpuyard_coordinator.simulate.day import Day
 from tests.support.yard import Yard
 
 DAY_S = 86_400.0
 
 
-def busy(weights: dict[str, int], nodes: int = 2) -> Yard:
+def day_of(
+    weights: dict[str, int],
+    nodes: int = 2,
+    *,
+    on_end: Callable[[Day, Job], None] = lambda day, job: None,
+) -> Day:
     yard = Yard()
     for tenant, weight in weights.items():
         yard.tenant(tenant, weight=weight)
     for number in range(nodes):
         yard.node(f"n{number}", gpus=8)
-    return yard
+    return Day(yard.cluster, yard.planner, yard.mono, on_end)
+
+
+def come(day: Day, tenant: str, *, lasts: float, after_s: float = 0.0, **spec: Any) -> None:
+    kept = parse_spec({"image": "busybox"} | spec).normalised()
+    day.submit(tenant, kept, lasts=lasts, after_s=after_s)
 
 
 @pytest.mark.parametrize("weights", [{"a": 1, "b": 2, "c": 4}, {"a": 1, "b": 1, "c": 1}])
@@ -29,9 +42,9 @@ def test_over_a_day_shares_are_as_weights(weights: dict[str, int]) -> None:
     def submit(day: Day, tenant: str) -> None:
         mean_s, gpus = wishes[tenant]
         lasts = mean_s * chance.uniform(0.5, 1.5)
-        day.submit(tenant, lasts=lasts, gpus=gpus, max_runtime=mean_s * 1.5)
+        come(day, tenant, lasts=lasts, gpus=gpus, max_runtime=mean_s * 1.5)
 
-    day = Day(busy(weights), on_end=lambda day, job: submit(day, job.tenant))
+    day = day_of(weights, on_end=lambda day, job: submit(day, job.tenant))
     for tenant in weights:
         for _ in range(24):
             submit(day, tenant)
@@ -46,15 +59,15 @@ def test_over_a_day_shares_are_as_weights(weights: dict[str, int]) -> None:
 
 def test_who_was_away_catches_up_and_then_has_its_weight() -> None:
     def again(day: Day, job: Job) -> None:
-        day.submit(job.tenant, lasts=300, gpus=1)
+        come(day, job.tenant, lasts=300, gpus=1)
 
-    day = Day(busy({"a": 1, "b": 1}), on_end=again)
+    day = day_of({"a": 1, "b": 1}, on_end=again)
     for _ in range(20):
-        day.submit("a", lasts=300, gpus=1)
+        come(day, "a", lasts=300, gpus=1)
     day.run(DAY_S / 4)
     before = dict(day.held)
     for _ in range(20):
-        day.submit("b", lasts=300, gpus=1)
+        come(day, "b", lasts=300, gpus=1)
     day.run(DAY_S / 4 + 3600)
     assert day.held["b"] > 0.6 * 16 * 3600, "more than its half of the next hour"
     day.run(DAY_S * 1.5)
@@ -68,12 +81,12 @@ def test_a_wide_job_among_endless_narrow_ones_starts_within_its_reservation() ->
 
     def again(day: Day, job: Job) -> None:
         if job.shape.gpus == 1:
-            day.submit(job.tenant, lasts=chance.uniform(60, 600), gpus=1, max_runtime=600)
+            come(day, job.tenant, lasts=chance.uniform(60, 600), gpus=1, max_runtime=600)
 
-    day = Day(busy({"a": 1, "b": 1}), on_end=again)
+    day = day_of({"a": 1, "b": 1}, on_end=again)
     for _ in range(40):
-        day.submit("a", lasts=chance.uniform(60, 600), gpus=1, max_runtime=600)
-    day.submit("b", lasts=100, gpus=8, after_s=1800)
+        come(day, "a", lasts=chance.uniform(60, 600), gpus=1, max_runtime=600)
+    come(day, "b", lasts=100, gpus=8, after_s=1800)
     day.run(4 * 3600)
     ((key, came),) = [item for item in day.submitted.items() if item[0][0] == "b"]
 
@@ -81,11 +94,11 @@ def test_a_wide_job_among_endless_narrow_ones_starts_within_its_reservation() ->
 
 
 def test_a_flood_of_low_priority_delays_no_high_one_longer_than_the_grace() -> None:
-    day = Day(busy({"a": 1, "b": 1}))
+    day = day_of({"a": 1, "b": 1})
     for _ in range(400):
-        day.submit("a", lasts=7200, gpus=1, priority=10, preemptible=True)
+        come(day, "a", lasts=7200, gpus=1, priority=10, preemptible=True)
     for number in range(10):
-        day.submit("b", lasts=300, gpus=1 + number % 8, priority=90, after_s=120 + 600 * number)
+        come(day, "b", lasts=300, gpus=1 + number % 8, priority=90, after_s=120 + 600 * number)
     day.run(3 * 3600)
     waited = {key: day.started[key] - day.submitted[key] for key in day.submitted if key[0] == "b"}
 

@@ -5,8 +5,9 @@ it, and there on the fullest of its node.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuyard_coordinator.core import quota, selection
 from gpuyard_coordinator.core.mix import Mix
@@ -46,6 +47,12 @@ class BestFit:
 
     def prepare(self, mix: Mix) -> Iterator[None]:
         return iter(())
+
+    def memory(self) -> dict[str, Any]:
+        return {}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """All it knows are the nodes."""
 
     def place(
         self, shape: Shape, left: quota.Left | None = None, having: Collection[str] = ()

@@ -4,14 +4,15 @@ Devices of one kind are interchangeable to packing, whatever node they are of.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Any, Final
 
 from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core import filters, instances, ledger, selection
 from gpuyard_coordinator.core.mix import is_of_kind
-from gpuyard_coordinator.core.state import Gpu, Shape
+from gpuyard_coordinator.core.state import Cordon, Gpu, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,22 @@ class Kind:
     """Of a MIG instance; empty where it is not known. None for a GPU."""
     example: Gpu | None = field(default=None, compare=False, repr=False)
     """A device of this kind, as it was when it was first seen: a device changes, a kind does not."""
+
+    def document(self) -> dict[str, Any]:
+        """In plain values; `of` reads it back equal."""
+        document = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "example"}
+        gpu = self.example
+        document["facts"] = None if gpu is None else gpu.facts
+        document["kept_off"] = None if gpu is None or gpu.cordon is None else [*gpu.cordon]
+        return document
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Kind":
+        kept = {name: value for name, value in document.items() if name in _KIND_FIELDS}
+        facts, cordon = document["facts"], document["kept_off"]
+        if facts is not None:
+            kept["example"] = Gpu(facts, cordon=None if cordon is None else Cordon(*cordon))
+        return cls(**{name: _frozen(value) for name, value in kept.items()})
 
     def grant_of(self, request: Shape) -> tuple[int, int]:
         """(thousandths, MiB of shared memory) of one device that a job of this request would hold;
@@ -45,6 +62,14 @@ class Kind:
     def takes(self, shape: Shape) -> bool:
         """False if a cordon of the device keeps a shape off that does not tolerate it."""
         return self.example is None or not filters.is_cordoned(self.example, shape)
+
+
+_KIND_FIELDS: Final = frozenset(each.name for each in fields(Kind))
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as the tuples that they were."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def kind_of(gpu: Gpu, node_labels: Mapping[str, str]) -> Kind:

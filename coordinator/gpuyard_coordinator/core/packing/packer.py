@@ -7,9 +7,9 @@ single devices or their cost decide (`prefer`, GPUs by id, a limit that binds), 
 one by one, best score first, whatever images they have.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,26 @@ class Packer:
                 yield
             scorer.score(member.key(alike))
         self._prepared = _Prepared(mix, devices, scorer)
+
+    def memory(self) -> dict[str, Any]:
+        catalogue, devices = self._fleet.catalogue, self._priced_devices
+        return {
+            "kinds": [kind.document() for kind in catalogue.kinds],
+            "guests": [None if guests is None else [*guests] for guests in catalogue.guests],
+            "devices": [[kind.document(), count] for kind, count in devices.items()],
+            "is_priced": self._is_priced,
+            "is_laid_out": self._table is not None,
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        catalogue = self._fleet.catalogue
+        catalogue.recall([Kind.of(kind) for kind in memory["kinds"]], memory["guests"])
+        self._priced_devices = {Kind.of(kind): count for kind, count in memory["devices"]}
+        self._is_priced = memory["is_priced"]
+        if memory["is_laid_out"]:
+            scorer = Scorer(self.policy(self.mix, self._priced_devices), catalogue)
+            self._table = Table(catalogue, scorer)
+            self._table.expect(_expected(self.mix))
 
     def settle(self) -> None:
         """Takes in what changed now and not in the next `place`: nodes, and prices that are due."""

@@ -1,7 +1,7 @@
 """What the planner asks of a placer, and what it gets."""
 
-from collections.abc import Collection, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.mix import Mix
@@ -46,6 +46,14 @@ class Placer(Protocol):
     def prepare(self, mix: Mix) -> Iterator[None]:
         """Works out ahead what `price` with this mix takes, on the nodes as they are: a piece of some
         milliseconds at a time, but for the first one, of some ten. No decision depends on it."""
+
+    def memory(self) -> dict[str, Any]:
+        """What decisions depend on beside the nodes and the mix as they are: how it came to see
+        them. Plain values that `recall` takes."""
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Decides from here on as the placer did of which this is the `memory`; to be called before
+        it sees a node, and after `price`."""
 
     def take_growth(self) -> bool:
         """True if room grew since the last call, so that a refused shape may fit now."""

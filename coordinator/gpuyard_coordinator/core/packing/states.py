@@ -1,8 +1,8 @@
 """What packing sees of a node, interned: nodes in one state share everything computed for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,15 @@ class Catalogue:
         if number == len(self.kinds):
             self.kinds.append(kind)
         return number
+
+    def recall(self, kinds: Iterable[Kind], guests: Iterable[Sequence[Any] | None]) -> None:
+        """Numbers these first, in their order; of guests the first is nobody."""
+        for kind in kinds:
+            self._kind_numbers[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        for each in guests:
+            if each is not None:
+                self.guests_number(Guests(*each))
 
     def guests_number(self, guests: Guests) -> int:
         number = self._guest_numbers.setdefault(guests, len(self.guests))

@@ -10,12 +10,12 @@ import pytest
 
 from benchmarks.packing import Run, make_placer, measure, verdict
 from benchmarks.packing_protocol import churn, fill
-from benchmarks.packing_random import AnyPlace
-from benchmarks.packing_trace import BadTrace, Machine, made_up_tasks, read_machines, read_tasks
+from benchmarks.packing_trace import BadInput, Machine, made_up_tasks, read_machines, read_tasks
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Placement
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
 from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.simulate.policies import AnyPlace
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
 from tests.support.agents import A100_80, gpu_uuid
 
@@ -61,9 +61,9 @@ def test_a_list_is_read_as_shapes_and_a_bad_one_is_named(tmp_path: Path) -> None
         Shape(gpus=2, cpu_milli=8000, memory_mib=2048, models=("T4", "P100")),
         Shape(cpu_milli=1000, memory_mib=512),
     ]
-    with pytest.raises(BadTrace, match="no column memory_mib"):
+    with pytest.raises(BadInput, match="no column memory_mib"):
         read_machines(tmp_path)
-    with pytest.raises(BadTrace, match="has no openb_pod_list_other"):
+    with pytest.raises(BadInput, match="has no openb_pod_list_other"):
         read_tasks(tmp_path, "other")
 
 

@@ -1,0 +1,102 @@
+"""A record of decisions in a variable, and what replaying it gives."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from gpuyard import codec, subjects
+from gpuyard_coordinator.core import documents, shares
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.plan import Plan, Planner
+from gpuyard_coordinator.core.state import Now
+from gpuyard_coordinator.record import Recorder
+from gpuyard_coordinator.simulate.replay import Replay, replay_frames
+from gpuyard_coordinator.store import Write, delete, put
+
+_LENGTH = 4
+
+
+class Kept:
+    """As `Segments`, in memory; so small that it begins another one as often as it may."""
+
+    def __init__(self) -> None:
+        self.most_bytes = 1
+        self.is_broken = False
+        self.segments: list[bytearray] = []
+
+    def begin(self) -> None:
+        self.segments.append(bytearray())
+
+    def put(self, frames: bytes) -> None:
+        self.segments[-1] += frames
+
+
+@dataclass(slots=True)
+class Recording:
+    """What the loop does for the record, for a yard whose commits are not one a plan."""
+
+    kept: Kept = field(default_factory=Kept)
+    _recorder: Recorder = field(init=False)
+    _limit: int | None = None
+    """Of the plan that is being committed."""
+    _writes: dict[str, Write] = field(default_factory=dict)
+    """By key, since the last plan: a turn writes each but once."""
+
+    def lead(self, cluster: Cluster, planner: Planner) -> None:
+        """Another leader begins; the one before is over."""
+        if self.kept.segments:
+            self._recorder.close()
+        self._recorder = Recorder(cluster, planner, cast(Any, self.kept))
+        self._writes.clear()
+
+    def commit(self, cluster: Cluster, effects: Effects) -> None:
+        if self._limit is None:
+            # A look at the planner between commits would take in what changed.
+            self._recorder.notice(0)
+        for write in _writes(cluster, effects):
+            self._writes[write.key] = write
+
+    def before_plan(self, limit: int) -> None:
+        self._limit = limit
+        self._recorder.notice(limit)
+
+    def after_plan(self, now: Now, plan: Plan) -> None:
+        """The commit of the plan was the last one."""
+        self._recorder.take(now, plan, list(self._writes.values()))
+        self._writes.clear()
+        self._limit = None
+
+    def replayed(self) -> Replay:
+        self._recorder.close()
+        result = Replay()
+        for number, segment in enumerate(self.kept.segments):
+            replay_frames(f"segment {number}", frames_of(bytes(segment)), result, lambda text: None)
+            assert result.difference is None, result.difference
+        return result
+
+
+def frames_of(data: bytes) -> Iterator[dict[str, Any]]:
+    at = 0
+    while at < len(data):
+        begin = at + _LENGTH
+        at = begin + int.from_bytes(data[at:begin], "big")
+        yield codec.decode_own(data[begin:at])
+
+
+def _writes(cluster: Cluster, effects: Effects) -> list[Write]:
+    jobs = [job for key in sorted(effects.jobs) if (job := cluster.jobs.get(key)) is not None]
+    writes = [put(subjects.job_key(*job.key), documents.encode_job(job)) for job in jobs]
+    writes += [delete(subjects.job_key(*key)) for key in sorted(effects.deleted)]
+    for name in sorted(effects.nodes):
+        node = documents.node_document(cluster.nodes[name])
+        writes.append(put(subjects.node_key(name), dict(node)))
+    writes += [delete(subjects.node_key(name)) for name in sorted(effects.forgotten)]
+    for name in sorted(effects.tenants):
+        tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
+        writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
+    for name in sorted(effects.shares):
+        writes.append(put(subjects.share_key(name), shares.share_document(cluster, name)))
+    if effects.mix:
+        writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
+    return writes
