@@ -78,8 +78,11 @@ class Recorder:
 
     def take(self, now: Now, plan: Plan, writes: Sequence[Write]) -> None:
         """A turn that is committed, with what it stored."""
-        if self.cluster.untold or (self.segments.is_broken and now.mono < self._again_at):
-            return  # nothing is planned, or a gap goes on: the next segment begins with a snapshot
+        if self.cluster.untold:
+            self._has_begun = False  # nothing is planned; another segment follows once that is over
+            return
+        if self.segments.is_broken and now.mono < self._again_at:
+            return
         if self._must_begin(now):
             self._begin(now)
         elif self._has_begun:

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from gpuyard.model.states import AttemptState
+from gpuyard_coordinator.core import handing_out
+from gpuyard_coordinator.core.state import Job
 from gpuyard_coordinator.simulate.replay import Replay, replay_frames
-from tests.support.agents import A100_40, RTX_4090
+from tests.support.agents import A100_40, MIG_MIXED, RTX_4090
 from tests.support.recording import frames_of
 from tests.support.yard import Yard
 
@@ -20,26 +23,27 @@ KINDS: list[dict[str, Any]] = [
     {"gpus": "all"},
     {"gpus": 1, "where": ["gpu-memory>=40"]},
     {"cpus": 4},
+    {"gpus": 1, "nodes": 2, "max_runtime": 150},
+    {"gpus": 2, "nodes": 3},
+    {"gpus": 1, "array": "0-4%3"},
+    {"gpus": "mig=1g.10gb"},
+    {"gpus": 1, "image": "big"},
+    {"gpus": 1, "hold": True},
+    {"gpus": 1, "not_before": "60s"},
 ]
 
 
 def busy_yard(seed: int, steps: int = 70) -> Yard:
-    """Three tenants on nodes of two models, with jobs of all kinds that come, start, end or fail."""
+    """Three tenants on nodes of three models, with jobs of all kinds that come, start, end or fail."""
     chance, yard = random.Random(seed), Yard()
     yard.tenant("a", weight=2, share_across_tenants=True)
     yard.tenant("b", weight=1, limits={"gpus": 5}, share_across_tenants=True)
-    for number in range(2):
-        cards = [[RTX_4090] * 4, [RTX_4090, A100_40, A100_40]][number]
+    fleet = ([RTX_4090] * 4, [RTX_4090] * 4, [RTX_4090, A100_40, A100_40], [MIG_MIXED])
+    for number, cards in enumerate(fleet):
         yard.node(f"n{number}", cards=cards, cpus=16.0)
     for step in range(steps):
         yard.spend(chance.choice([2.0, 20.0, 30.0]))
-        for _ in range(chance.randrange(3)):
-            spec = dict(chance.choice(KINDS))
-            spec |= {
-                "priority": chance.choice([50, 50, 50, 90]),
-                "preemptible": chance.random() < 0.7,
-            }
-            yard.submit(f"j{len(yard.story.events)}", tenant=chance.choice("abc"), **spec)
+        _come(yard, chance)
         for key, job in sorted(yard.cluster.jobs.items()):
             if job.last is not None and job.state.value in ("assigned", "stopping", "running"):
                 _go_on(yard, key, str(job.state), chance)
@@ -51,14 +55,44 @@ def busy_yard(seed: int, steps: int = 70) -> Yard:
     return yard
 
 
+def _come(yard: Yard, chance: random.Random) -> None:
+    """Up to two jobs; some that were held are let go."""
+    for _ in range(chance.randrange(3)):
+        spec = dict(chance.choice(KINDS))
+        spec |= {
+            "priority": chance.choice([50, 50, 50, 90]),
+            "preemptible": chance.random() < 0.7,
+        }
+        if "array" not in spec and chance.random() < 0.1:
+            spec["after"] = [{"job": job.id, "when": "ended"} for job in some(yard, chance, "a")]
+        tenant = "a" if "after" in spec else chance.choice("abc")
+        yard.submit(f"j{len(yard.story.events)}", tenant=tenant, **spec)
+    for job in some(yard, chance, "abc"):
+        if job.hold is not None:
+            yard.release(job.id, tenant=job.tenant)
+
+
+def some(yard: Yard, chance: random.Random, tenants: str) -> list[Job]:
+    """Up to two live jobs of these tenants."""
+    jobs = [job for key, job in sorted(yard.cluster.jobs.items()) if job.tenant in tenants]
+    return chance.sample(jobs, min(2, len(jobs)))
+
+
 def _go_on(yard: Yard, key: tuple[str, str], state: str, chance: random.Random) -> None:
     tenant, id = key
-    if state == "assigned":
-        yard.start(id, tenant=tenant)
-    elif state == "stopping":
-        yard.end(id, tenant=tenant, reason="preempted")
-    elif chance.random() < 0.06:
-        yard.end(id, tenant=tenant, exit_code=0)
+    parts = yard.attempt(id, tenant=tenant).parts
+    held = [rank for rank, part in enumerate(parts) if part.state is not AttemptState.ENDED]
+    is_over = chance.random() < 0.06
+    if state == "assigned" and len(parts) > 1:
+        for rank in held:
+            yard.report(id, tenant=tenant, rank=rank, state="preparing", prepared=True)
+    for rank in held:
+        if state == "assigned":
+            yard.start(id, tenant=tenant, rank=rank)
+        elif state == "stopping":
+            yard.end(id, tenant=tenant, rank=rank, reason="preempted")
+        elif is_over:
+            yard.end(id, tenant=tenant, rank=rank, exit_code=0)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -66,9 +100,15 @@ def test_a_busy_yard_decides_again_as_it_did(seed: int) -> None:
     yard = busy_yard(seed)
     result = yard.recording.replayed()
 
-    assert len(yard.recording.kept.segments) > 5 and result.decisions > 20
+    assert len(yard.recording.kept.segments) > 4 and result.decisions > 20
     kinds = {event["kind"] for events in yard.story.events.values() for event in events}
     assert "stopping" in kinds, "jobs were preempted, too"
+    turns = [turn for data in yard.recording.kept.segments for turn in frames_of(bytes(data))]
+    placed = [each for turn in turns for each in turn.get("placed", ())]
+    assert any(len(places) > 1 for _, _, places in placed), "a gang started"
+    assert any("_" in id for _, id, _ in placed), "a task of an array started"
+    assert any(gpus and gpus[0].startswith("MIG") for _, _, [[_, gpus], *_] in placed)
+    assert any(turn.get("parked") for turn in turns) and any(turn.get("images") for turn in turns)
 
 
 def test_another_decision_is_found_and_told() -> None:
@@ -92,3 +132,52 @@ def test_another_decision_is_found_and_told() -> None:
     assert result.difference.endswith(
         f"recorded start default/j on n0 {others[0]}; now start default/j on n0 {gpus[0]}"
     )
+
+
+def test_tasks_that_a_plan_makes_room_for_are_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are stored with it, and waiting when the snapshot is whole."""
+    monkeypatch.setattr(handing_out, "FRESH", 2)
+    yard = Yard()
+    yard.node("a", gpus=8)
+    yard.submit("x", array="0-9", gpus=1)
+    yard.plan()
+
+    assert yard.recording.replayed().decisions == 6, "of eight, two came before the snapshot"
+
+
+def test_an_image_that_decided_a_tie_decides_it_again() -> None:
+    yard = Yard()
+    for name in "abc":
+        yard.node(name, gpus=2)
+    yard.plan()
+    yard.submit("first", image="big", gpus=1, node="c")
+    yard.plan()
+    yard.start("first")
+    yard.end("first", exit_code=0)
+    yard.submit("same", image="big", gpus=1)
+    yard.plan()
+
+    assert yard.attempt("same").node == "c"
+    assert yard.recording.replayed().decisions == 2
+
+
+def test_a_gangs_reservation_outlasts_a_snapshot() -> None:
+    yard = Yard()
+    for name in "ab":
+        yard.node(name, gpus=2)
+        yard.submit(f"on-{name}", gpus=1, node=name, max_runtime=1000)
+    yard.plan()
+    yard.start("on-a")
+    yard.start("on-b")
+    yard.submit("g", gpus=2, nodes=2)
+    yard.restart()
+    yard.spend(2.0)
+    yard.plan()
+    yard.submit("late", gpus=1)
+    yard.plan()
+
+    (held,) = yard.cluster.reservations.by_job.values()
+    assert set(held.nodes) == {"a", "b"} and yard.states("late") == ["queued"]
+    assert yard.recording.replayed().difference is None
