@@ -16,7 +16,7 @@ from typing import Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core import backfill, explain, filters, gang_room, preemption
-from gpuyard_coordinator.core.clearing import Site
+from gpuyard_coordinator.core.clearing import Planned, Site
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.events import Preempted
@@ -42,7 +42,7 @@ _ASKS_PER_NODE: Final = 8
 _BURST_S: Final = 1.0
 _LONGEST_S: Final = 10.0 * 366 * 86_400
 Harm = tuple[Rank, int]
-Planned = Mapping[str, Sequence[tuple[Shape, tuple[str, ...]]]]
+OnNodes = Mapping[str, Sequence[Planned]]
 """What the plan has placed so far, by node."""
 
 
@@ -91,7 +91,19 @@ class Reserving:
         """What was kept for a job that has a place now is for others again."""
         self.cluster.reservations.drop(key)
 
-    def blocked(self, job: Job, planned: Planned, now: Now) -> tuple[bool, list[Preempted]]:
+    def review(self, planned: OnNodes, is_over: Callable[[Shape], bool], now: Now) -> set[Shape]:
+        """Ends what the plan so far leaves no use for, as the begin of the next one would: its
+        tenant is at a limit now, or its node takes no more work. The shapes to be looked at."""
+        ended = [
+            held
+            for held in self.cluster.reservations.by_job.values()
+            if is_over(held.shape) or any(self._is_tried(node, planned) for node in held.nodes)
+        ]
+        for held in ended:
+            self._end(held, now)
+        return {held.shape for held in ended}
+
+    def blocked(self, job: Job, planned: OnNodes, now: Now) -> tuple[bool, list[Preempted]]:
         """What is done for a job that has no place.
 
         True where others of its shape may still be helped, since room is being made for this one.
@@ -112,8 +124,7 @@ class Reserving:
             self._reserve(job, rank, usable, now)
         is_possible = job.shape not in self._impossible
         if job.key not in self.cluster.reservations.by_job and is_possible:
-            # What this plan places is in the books, with the ends to be expected, for the next one.
-            self._later.file(job.key, now.mono + (0.0 if planned else LOOK_AGAIN_S))
+            self._later.file(job.key, now.mono + LOOK_AGAIN_S)
         return False, []
 
     def _holds(self, held: Reservation, changed: AbstractSet[str], now: Now) -> bool:
@@ -131,6 +142,10 @@ class Reserving:
         if node is None or filters.node_block(node, shape.tolerate) is not None:
             return False
         return filters.could_hold(node, shape) is not None
+
+    def _is_tried(self, name: str, planned: OnNodes) -> bool:
+        """True for a node that was put aside and has its one job for a trial by this plan."""
+        return name in planned and self.cluster.nodes[name].aside is not None
 
     def _end(self, held: Reservation, now: Now) -> None:
         self.cluster.reservations.drop(held.job)
@@ -169,7 +184,7 @@ class Reserving:
         self._nodes[shape] = found
         return found
 
-    def _site(self, node: Node, job: Job, planned: Planned) -> Site | None:
+    def _site(self, node: Node, job: Job, planned: OnNodes) -> Site | None:
         """None for a node that waits for one who comes before."""
         held_here = self.cluster.reservations.by_node.get(node.name, ())
         before = [held for held in held_here if self.comes_first(held, job)]
@@ -179,7 +194,7 @@ class Reserving:
         return Site(self.cluster, node, planned.get(node.name, ()), promised, self._doomed)
 
     def _room_by_ends(
-        self, job: Job, rank: Rank, sites: Sequence[Site], planned: Planned, now: Now
+        self, job: Job, rank: Rank, sites: Sequence[Site], planned: OnNodes, now: Now
     ) -> gang_room.Room | None:
         """By stopping jobs of lower rank."""
         if job.key in self._cooling:
@@ -190,7 +205,7 @@ class Reserving:
         return None if claim is None else gang_room.Room((claim.node,), claim.start, claim.victims)
 
     def _claim(
-        self, job: Job, rank: Rank, sites: Sequence[Site], planned: Planned, now: Now
+        self, job: Job, rank: Rank, sites: Sequence[Site], planned: OnNodes, now: Now
     ) -> preemption.Claim | None:
         """Of the node whose jobs' ends do the least harm."""
         shape = job.shape
