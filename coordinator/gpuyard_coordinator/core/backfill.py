@@ -8,9 +8,10 @@ the hand-over. Where jobs without time limits are in the way nobody can tell.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from typing import Final
 
-from gpuyard_coordinator.core.clearing import Site, least, needed
+from gpuyard_coordinator.core.clearing import Holder, Planned, Site, least, needed
 from gpuyard_coordinator.core.moments import seconds_until
 from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S
 from gpuyard_coordinator.core.state import Job, Now, Shape
@@ -27,11 +28,12 @@ class Prospect:
     """Monotonic, at the latest; infinite where nobody knows."""
 
 
-def expected_end(job: Job, now: Now) -> float:
+def expected_end(job: Holder, now: Now) -> float:
     """When what a job holds is free for the next one, monotonic; infinite where nobody knows."""
-    attempt, busy_s = job.last, job.shape.busy_s
+    attempt, busy_s = None if isinstance(job, Planned) else job.last, job.shape.busy_s
     if attempt is None:
-        return inf
+        is_told = isinstance(job, Planned) and busy_s is not None
+        return now.mono + PULL_S + busy_s + HANDOVER_S if is_told else inf
     if attempt.stop is not None:
         left = attempt.stop["grace_s"] - _since(attempt.stop_requested_at, now)
     elif busy_s is None:
@@ -86,15 +88,16 @@ class _Bound:
     at: float
     count: int
     site: Site
-    jobs: list[Job]
+    jobs: list[Holder]
     ends: list[float]
     """Of the jobs, ascending."""
 
 
 def _bound(site: Site, shape: Shape, now: Now) -> _Bound | None:
-    attempts = site.node.attempts
-    by_end = sorted((expected_end(job, now), ref) for ref, (job, _) in attempts.items())
-    ends, jobs = [end for end, _ in by_end], [attempts[ref][0] for _, ref in by_end]
+    held = sorted(site.node.attempts.items())
+    holders: list[Holder] = [*(job for _, (job, _) in held), *site.planned]
+    by_end = sorted(((expected_end(each, now), each) for each in holders), key=itemgetter(0))
+    ends, jobs = [end for end, _ in by_end], [each for _, each in by_end]
     count = least(site, shape, jobs)
     if count is None:
         return None

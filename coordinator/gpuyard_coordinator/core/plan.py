@@ -14,6 +14,7 @@ from typing import Any, Final
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import adoption, fairshare, gang_places, images, quota
+from gpuyard_coordinator.core.clearing import Planned
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, Preempted, StillQueued
 from gpuyard_coordinator.core.explain import RecentWords, Words
@@ -51,13 +52,13 @@ class Planner:
     placer: Placer
     _open: set[Shape] = field(default_factory=set)
     """Shapes that may fit; the others wait for room to grow."""
-    _held_back: set[Shape] = field(default_factory=set)
-    """Of the others those that keep off a reserved node."""
+    _held_back: dict[Shape, frozenset[str]] = field(default_factory=dict)
+    """Of the others those that keep off reserved nodes, and off which."""
     _planned: dict[str, Use] = field(default_factory=dict)
     """What this plan adds to each tenant's use."""
     _standings: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of tenants that were asked for, in this plan and since each was given something."""
-    _on_nodes: dict[str, list[tuple[Shape, tuple[str, ...]]]] = field(default_factory=dict)
+    _on_nodes: dict[str, list[Planned]] = field(default_factory=dict)
     """What it places, by node."""
     _ports: Counter[str] = field(default_factory=Counter)
     """At which gangs meet that it places, counted by address."""
@@ -91,9 +92,10 @@ class Planner:
         self._begin(now)
         self.has_looked = bool(self._open)
         plan, turns = Plan(), Turns(self.cluster.queue, self._place_of)
-        while not plan.is_partial:
+        while True:
+            given = len(plan.placements)
             self._walk(turns, plan, limit)
-            if not self._let_go():
+            if plan.is_partial or not self._open_anew(has_given=len(plan.placements) > given):
                 break
         return plan
 
@@ -137,15 +139,38 @@ class Planner:
         self._standings.clear()
         self._ports.clear()
         self._on_nodes.clear()
-        self._let_go()
+        self.cluster.reservations.take_ends()
+        self._let_pass()
 
-    def _let_go(self) -> bool:
-        """After reservations ended: whoever kept off their nodes may have a place now."""
-        has_ended = self.cluster.reservations.take_ends()
-        if has_ended:
-            self._open |= self._held_back
-            self._held_back.clear()
-        return has_ended
+    def _open_anew(self, *, has_given: bool) -> bool:
+        """After a walk: opens the shapes for which it changed more than the room on nodes. This comes
+        to an end, since each time a job was given its place or a node went to one who comes before."""
+        if has_given:
+            self._open |= self._reserving.review(self._on_nodes, self._is_over, self._now)
+        if self.cluster.reservations.take_ends() or has_given:
+            self._let_pass()
+        return bool(self._open)
+
+    def _let_pass(self) -> None:
+        """Opens those that kept off a node whose reservation ended, or that come before it now: what
+        a tenant is given moves his jobs back, and time moves all."""
+        by_shape = self.cluster.queue.by_shape
+        for shape, nodes in list(self._held_back.items()):
+            orders = by_shape.get(shape)
+            if orders is None:
+                del self._held_back[shape]
+            elif not self._is_kept_off(shape, nodes, orders[0]):
+                del self._held_back[shape]
+                self._open.add(shape)
+
+    def _is_kept_off(self, shape: Shape, nodes: frozenset[str], first: Order) -> bool:
+        """True while each of these nodes is for others than the first job of a shape."""
+        place, job, now = self._place_of(first), first[2:], self._now.mono
+        keeps_off = self.cluster.reservations.keeps_off
+        return all(
+            keeps_off(node, job, shape, now, lambda held: self._is_before(held, place))
+            for node in nodes
+        )
 
     def _walk(self, turns: Turns, plan: Plan, limit: int) -> None:
         """Gives each whose turn it is its place, until nobody is left who may have one."""
@@ -230,7 +255,7 @@ class Planner:
         placements = self._within_limits(masked, images.present_on(self.cluster, job.image))
         if not placements:
             if masked is not shape:
-                self._held_back.add(shape)
+                self._held_back[shape] = masked.excluded - shape.excluded
             return False
         self._reserving.started(job.key)
         first, *others = placements
@@ -306,7 +331,7 @@ class Planner:
             planned.gpu_memory_mib += ask.gpu_memory_mib
             planned.cpu_milli += shape.cpu_milli
             planned.memory_mib += shape.memory_mib
-            self._on_nodes.setdefault(placement.node, []).append((shape, placement.gpus))
+            self._on_nodes.setdefault(placement.node, []).append(Planned(shape, placement.gpus))
 
     def _use_with_plan(self, tenant: str) -> Use:
         held, planned = self.cluster.use_of(tenant), self._planned.get(tenant)

@@ -64,10 +64,10 @@ def _may_stop(site: Site, job: Job, rank: Rank, now: Now) -> bool:
     attempt, cluster = job.last, site.cluster
     if attempt is None or attempt.stop is not None or job.key in site.doomed:
         return False
-    if not job.is_preemptible:
+    if not (job.is_preemptible and rank_of(cluster, job) < rank):
         return False
     had_s = seconds_until(attempt.assigned_at, now.at, most=_LONGEST_S)
-    return had_s >= cluster.settings.min_runtime_s and rank_of(cluster, job) < rank
+    return had_s >= cluster.settings.min_runtime_s
 
 
 def _age(job: Job) -> tuple[float, int]:

@@ -98,13 +98,26 @@ class Reservations:
     ) -> frozenset[str]:
         """Nodes that a job must leave to others, those whose reservations come before it; `now` is
         monotonic."""
-        own = self.by_job.get(job)
         return frozenset(
-            name
-            for name, held in self.by_node.items()
-            if (own is None or name not in own.nodes)
-            and any(_is_touched(other, shape, now) and comes_first(other) for other in held)
+            name for name in self.by_node if self.keeps_off(name, job, shape, now, comes_first)
         )
+
+    def keeps_off(
+        self,
+        node: str,
+        job: JobKey,
+        shape: Shape,
+        now: float,
+        comes_first: Callable[[Reservation], bool],
+    ) -> bool:
+        """True if a job must leave a node to one whose reservation comes before it. On its own node
+        it waits for those alone whose room was promised before its own was looked for."""
+        for held in self.by_node.get(node, ()):
+            if held.job == job:
+                return False
+            if _is_touched(held, shape, now) and comes_first(held):
+                return True
+        return False
 
     @contextmanager
     def set_aside(self, job: JobKey) -> Iterator[None]:

@@ -7,7 +7,7 @@ for once until the inventory changes. A job that nothing could be done for is lo
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core import backfill, explain, filters, gang_room, preemption
-from gpuyard_coordinator.core.clearing import Site
+from gpuyard_coordinator.core.clearing import Planned, Site
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.events import Preempted
@@ -48,7 +48,7 @@ _PLAIN: Final = (
 )
 """Of a reservation all but its shape."""
 Harm = tuple[Rank, int]
-Planned = Mapping[str, Sequence[tuple[Shape, tuple[str, ...]]]]
+OnNodes = Mapping[str, Sequence[Planned]]
 """What the plan has placed so far, by node."""
 
 
@@ -66,6 +66,8 @@ class Reserving:
     """Searches done so far would take until then at the rate that is allowed."""
     _next_node: int = 0
     """Where the next search begins."""
+    _yielding: set[str] = field(default_factory=set)
+    """Nodes with a job that may be stopped or is asked to end: elsewhere nothing is claimed."""
     _nodes: dict[Shape, list[Node]] = field(default_factory=dict)
     """Nodes that take work and might hold a shape, of this plan."""
     _doomed: set[JobKey] = field(default_factory=set)
@@ -79,6 +81,8 @@ class Reserving:
         self._nodes.clear()
         self._doomed.clear()
         self._by_harm.clear()
+        for name in changed:
+            self._look_at(name)
         if is_new_inventory:
             self._impossible.clear()
         self._cooling = {key: end for key, end in self._cooling.items() if end > now.mono}
@@ -128,7 +132,19 @@ class Reserving:
         """What was kept for a job that has a place now is for others again."""
         self.cluster.reservations.drop(key)
 
-    def blocked(self, job: Job, planned: Planned, now: Now) -> tuple[bool, list[Preempted]]:
+    def review(self, planned: OnNodes, is_over: Callable[[Shape], bool], now: Now) -> set[Shape]:
+        """Ends what the plan so far leaves no use for, as the begin of the next one would: its
+        tenant is at a limit now, or its node takes no more work. The shapes to be looked at."""
+        ended = [
+            held
+            for held in self.cluster.reservations.by_job.values()
+            if is_over(held.shape) or any(self._is_tried(node, planned) for node in held.nodes)
+        ]
+        for held in ended:
+            self._end(held, now)
+        return {held.shape for held in ended}
+
+    def blocked(self, job: Job, planned: OnNodes, now: Now) -> tuple[bool, list[Preempted]]:
         """What is done for a job that has no place.
 
         True where others of its shape may still be helped, since room is being made for this one.
@@ -136,22 +152,39 @@ class Reserving:
         held = self.cluster.reservations.by_job.get(job.key)
         if held is not None:
             return held.is_claim, []
-        nodes = self._candidates(job.shape, now)
+        may_claim, may_reserve = self._may_claim(job), self._may_reserve(job)
+        nodes = self._candidates(job.shape, now) if may_claim or may_reserve else None
         if nodes:
             rank = rank_of(self.cluster, job)
-            sites = (self._site(node, job, planned) for node in nodes)
-            usable = [site for site in sites if site is not None]
-            claim = self._room_by_ends(job, rank, usable, planned, now)
+            claim = self._room_by_ends(job, rank, nodes, planned, now) if may_claim else None
             if claim is not None:
                 self._keep(job, rank, claim.nodes, claim.start, now, is_claim=True)
                 self._doomed.update(victim.key for victim in claim.victims)
                 return True, [_preempted(victim, job) for victim in claim.victims]
-            self._reserve(job, rank, usable, now)
+            if may_reserve:
+                self._reserve(job, rank, self._sites(nodes, job, planned), now)
         is_possible = job.shape not in self._impossible
         if job.key not in self.cluster.reservations.by_job and is_possible:
-            # What this plan places is in the books, with the ends to be expected, for the next one.
-            self._later.file(job.key, now.mono + (0.0 if planned else LOOK_AGAIN_S))
+            self._later.file(job.key, now.mono + LOOK_AGAIN_S)
         return False, []
+
+    def _look_at(self, name: str) -> None:
+        node = self.cluster.nodes.get(name)
+        held = node.attempts.values() if node is not None else ()
+        if any(job.is_preemptible or attempt.stop is not None for job, attempt in held):
+            self._yielding.add(name)
+        else:
+            self._yielding.discard(name)
+
+    def _may_claim(self, job: Job) -> bool:
+        return bool(self._yielding) and job.key not in self._cooling
+
+    def _may_reserve(self, job: Job) -> bool:
+        waiting = self.cluster.reservations.waiting
+        other = waiting.get(job.tenant)
+        if other is None:
+            return len(waiting) < MOST_WAITING
+        return not self.comes_first(other, job)
 
     def _holds(self, held: Reservation, changed: AbstractSet[str], now: Now) -> bool:
         job = self.cluster.jobs.get(held.job)
@@ -168,6 +201,10 @@ class Reserving:
         if node is None or filters.node_block(node, shape.tolerate) is not None:
             return False
         return filters.could_hold(node, shape) is not None
+
+    def _is_tried(self, name: str, planned: OnNodes) -> bool:
+        """True for a node that was put aside and has its one job for a trial by this plan."""
+        return name in planned and self.cluster.nodes[name].aside is not None
 
     def _end(self, held: Reservation, now: Now) -> None:
         self.cluster.reservations.drop(held.job)
@@ -206,7 +243,11 @@ class Reserving:
         self._nodes[shape] = found
         return found
 
-    def _site(self, node: Node, job: Job, planned: Planned) -> Site | None:
+    def _sites(self, nodes: Iterable[Node], job: Job, planned: OnNodes) -> list[Site]:
+        sites = (self._site(node, job, planned) for node in nodes)
+        return [site for site in sites if site is not None]
+
+    def _site(self, node: Node, job: Job, planned: OnNodes) -> Site | None:
         """None for a node that waits for one who comes before."""
         held_here = self.cluster.reservations.by_node.get(node.name, ())
         before = [held for held in held_here if self.comes_first(held, job)]
@@ -216,22 +257,22 @@ class Reserving:
         return Site(self.cluster, node, planned.get(node.name, ()), promised, self._doomed)
 
     def _room_by_ends(
-        self, job: Job, rank: Rank, sites: Sequence[Site], planned: Planned, now: Now
+        self, job: Job, rank: Rank, nodes: Sequence[Node], planned: OnNodes, now: Now
     ) -> gang_room.Room | None:
         """By stopping jobs of lower rank."""
-        if job.key in self._cooling:
-            return None
-        if job.shape.nodes > 1:
-            return gang_room.claim(job.shape, rank, sites, now)
-        claim = self._claim(job, rank, sites, planned, now)
+        yielding = [node for node in nodes if node.name in self._yielding]
+        if yielding and job.shape.nodes > 1:
+            return gang_room.claim(job.shape, rank, self._sites(nodes, job, planned), now)
+        claim = self._claim(job, rank, yielding, planned, now)
         return None if claim is None else gang_room.Room((claim.node,), claim.start, claim.victims)
 
     def _claim(
-        self, job: Job, rank: Rank, sites: Sequence[Site], planned: Planned, now: Now
+        self, job: Job, rank: Rank, nodes: Sequence[Node], planned: OnNodes, now: Now
     ) -> preemption.Claim | None:
         """Of the node whose jobs' ends do the least harm."""
         shape = job.shape
         if (shape, rank) not in self._by_harm:
+            sites = self._sites(nodes, job, planned)
             found = (preemption.choice(site, shape, rank, now) for site in sites)
             heap = [(each.harm, each.site.node.name) for each in found if each is not None]
             heapq.heapify(heap)
@@ -251,12 +292,6 @@ class Reserving:
 
     def _reserve(self, job: Job, rank: Rank, sites: Sequence[Site], now: Now) -> None:
         """Keeps the node where it can start first, or, after a long wait, one as its jobs end."""
-        waiting = self.cluster.reservations.waiting
-        other = waiting.get(job.tenant)
-        if other is not None and self.comes_first(other, job):
-            return
-        if other is None and len(waiting) >= MOST_WAITING:
-            return
         room: gang_room.Room | None = None
         if job.shape.nodes > 1:
             room = gang_room.earliest(job.shape, sites, now)
@@ -264,7 +299,7 @@ class Reserving:
             room = gang_room.Room((prospect.node,), prospect.start)
         if room is None or (room.start == inf and not self._is_starving(job, now)):
             return
-        if other is not None:
+        if (other := self.cluster.reservations.waiting.get(job.tenant)) is not None:
             self._end(other, now)
         self._keep(job, rank, room.nodes, room.start, now)
 
