@@ -89,10 +89,10 @@ class JobView(TypedDict):
     max_runtime_s: float | None
     stop_requested_at: str | None
     queue_position: int | None
-    expected_start_at: NotRequired[str | None]
+    expected_start_at: str | None
     """Of a queued job for which a node is reserved: when it starts at the latest, RFC 3339."""
-    nodes: NotRequired[list[str]]
-    """Of a gang: the nodes of its members, by rank."""
+    nodes: list[str]
+    """Where it is or was last: of a gang the nodes of its members, by rank."""
     array: ArrayView | None
     """Set for an array."""
     spec: NotRequired[dict[str, Any]]
@@ -218,7 +218,7 @@ def job_view(
     held = held_gpus(last) if last and is_holding else []
     requested = spec.get("gpus") or _NO_GPUS
     max_runtime = spec.get("max_runtime")
-    view: JobView = {
+    return {
         "v": 1,
         "id": document["id"],
         "name": spec.get("name"),
@@ -251,12 +251,15 @@ def job_view(
         "stop_requested_at": last["stop_requested_at"] if last and is_holding else None,
         "queue_position": queue_position,
         "expected_start_at": expected_start_at,
+        "nodes": _nodes(document, last),
         "array": _array_view(document, tasks),
     }
-    if last and "members" in last:
-        is_placed = document["state"] != "queued"
-        view["nodes"] = [member["node"] for member in last["members"]] if is_placed else []
-    return view
+
+
+def _nodes(document: JobDocument, last: AttemptDocument | None) -> list[str]:
+    if last is None or document["state"] == "queued":
+        return []
+    return [part["node"] for part in last.get("members") or [last]]
 
 
 def _array_view(document: JobDocument, tasks: Mapping[str, int] | None) -> ArrayView | None:

@@ -49,7 +49,7 @@ def ending(view: Mapping[str, Any]) -> str | None:
     """Why a job ended, in one line; None where the container simply ended by itself, unless it was
     one of a gang's: then which."""
     reason, message = view.get("reason"), view.get("message")
-    is_plain = reason == EndReason.EXITED and not (view.get("nodes") and message)
+    is_plain = reason == EndReason.EXITED and not (len(view.get("nodes") or ()) > 1 and message)
     if view.get("state") == "succeeded" or is_plain:
         return None
     try:
