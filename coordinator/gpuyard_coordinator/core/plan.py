@@ -216,7 +216,9 @@ class Planner:
     def memory(self) -> dict[str, Any]:
         """What the next plan goes by that is in no document, after a plan that was not cut short."""
         return {
-            "held_back": [shape_document(shape) for shape in self._held_back],
+            "held_back": [
+                [shape_document(shape), sorted(nodes)] for shape, nodes in self._held_back.items()
+            ],
             "fresh": [shape_document(shape) for shape in self.cluster.queue.fresh],
             "reserving": self._reserving.memory(),
             "placer": self.placer.memory(),
@@ -230,7 +232,9 @@ class Planner:
         self._look_at_changes()
         self._open.clear()
         self._is_new_inventory = False
-        self._held_back = {read_shape(shape) for shape in memory["held_back"]}
+        self._held_back = {
+            read_shape(shape): frozenset(nodes) for shape, nodes in memory["held_back"]
+        }
         self.cluster.queue.fresh |= {read_shape(shape) for shape in memory["fresh"]}
 
     def _standing(self, tenant: str) -> tuple[int, int]:
