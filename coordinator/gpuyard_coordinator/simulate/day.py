@@ -126,16 +126,17 @@ class Day:
             if job is None or last is None or last.number != number or last.ended_at:
                 continue
             was_stopped = last.stop is not None
-            lifecycle.end_attempt(
-                self.cluster,
-                job,
-                last,
-                reason=EndReason.PREEMPTED if was_stopped else EndReason.EXITED,
-                exit_code=None if was_stopped else 0,
-                message=None,
-                now=now,
-                effects=Effects(),
-            )
+            for part in last.parts:
+                lifecycle.end_attempt(
+                    self.cluster,
+                    job,
+                    part,
+                    reason=EndReason.PREEMPTED if was_stopped else EndReason.EXITED,
+                    exit_code=None if was_stopped else 0,
+                    message=None,
+                    now=now,
+                    effects=Effects(),
+                )
             if not was_stopped:
                 self.on_end(self, job)
 
@@ -154,8 +155,8 @@ class Day:
             key = (placed.tenant, placed.job)
             self.started.setdefault(key, self.mono)
             job = self.cluster.jobs[key]
-            if job.last is not None:
-                job.last.started_at = now.at
+            for attempt in () if job.last is None else (job.last, *job.last.members):
+                attempt.started_at = now.at
             self._end_of(key, self._lasts[key])
 
     def _learn(self) -> None:

@@ -37,6 +37,7 @@ _GPU_KEYS: Final = (
     *("name", "count", "memory_mib", "compute_capability", "reserved_mib", "uuids", "minor"),
     *("pci_bus_id", "links"),
 )
+_NOT_PLAYED: Final = ("after", "array", "deadline", "hold", "not_before")
 _CPUS: Final = 64.0
 _MEMORY_MIB: Final = 256 * 1024
 
@@ -127,6 +128,9 @@ def _arrival(entry: Any, at: str, specs: dict[str, Mapping[str, Any]]) -> Arriva
             specs[text] = parse_spec({"image": "trace", **_map(spec, f"{at}.spec")}).normalised()
         except InvalidJob as fault:
             raise BadInput(f"{at}.spec: {fault}") from None
+    for key in _NOT_PLAYED:
+        if specs[text].get(key):
+            raise BadInput(f"{at}.spec.{key}: jobs of a trace wait for room alone; leave it out")
     lasts_s = max(LEAST_S, _seconds(job.get("lasts"), f"{at}.lasts"))
     return Arrival(_seconds(job.get("at"), f"{at}.at"), tenant, specs[text], lasts_s)
 

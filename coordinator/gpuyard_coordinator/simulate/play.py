@@ -184,8 +184,10 @@ def _area(times: Sequence[float], values: Sequence[int], end: float) -> float:
 
 def _fragments(cluster: Cluster) -> tuple[int, float] | None:
     """(free milli-GPUs, what of it the typical jobs of the mix cannot use on the average); None
-    where all is taken or no job asked for GPUs. Models are not looked at."""
-    typical = [(s, n) for s, n in cluster.mix.most_common() if s.wants_gpus and not s.share_mib]
+    where all is taken or no job asked for GPUs. Models are not looked at, GPUs in MIG mode neither."""
+    typical = [
+        (s, n) for s, n in cluster.mix.most_common() if s.wants_gpus and not (s.share_mib or s.mig)
+    ]
     typical = typical[:_TYPICAL]
     nodes = [node for node in cluster.nodes.values() if node.gpus]
     width = max((len(node.gpus) for node in nodes), default=0)
@@ -193,7 +195,8 @@ def _fragments(cluster: Cluster) -> tuple[int, float] | None:
     cpus = np.array([(n.facts["cpus"] or 0) * 1000 - n.cpu_milli_used for n in nodes])
     for index, node in enumerate(nodes):
         for column, gpu in enumerate(node.gpus.values()):
-            rests[index, column] = gpu.free_milli
+            if gpu.facts["mig"] is None:
+                rests[index, column] = gpu.free_milli
     free, weight = int(rests.sum()), sum(count for _, count in typical)
     if not free or not weight:
         return None

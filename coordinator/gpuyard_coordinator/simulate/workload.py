@@ -7,13 +7,16 @@ from random import Random
 from typing import Any, Final, cast
 
 from gpuyard.errors import GpuyardError
-from gpuyard.model.node import GpuFacts, NodeFacts, gpu_labels, node_labels
+from gpuyard.model import mig
+from gpuyard.model.node import GpuFacts, NodeFacts, gpu_labels, is_mig_instance, node_labels
 from gpuyard.model.states import NodeState
 from gpuyard_coordinator.core.conditions import measured
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node
 
 _STEP: Final = 1.25
 """Between two time limits that are given to jobs."""
+_GANG_PORTS: Final = (29400, 30399)
+"""More than a node has gangs."""
 LEAST_S: Final = 1.0
 """How long a job lasts at least; its time limit is whole seconds."""
 
@@ -70,13 +73,17 @@ class Workload:
     @property
     def gpus(self) -> int:
         held = sum(len(machine.cards) for machine in self.machines)
-        return held + sum(len(node.facts["gpus"]) for node in self.nodes)
+        known = (gpu for node in self.nodes for gpu in node.facts["gpus"])
+        return held + sum(not is_mig_instance(gpu) for gpu in known)
 
 
 def demand_milli(spec: Mapping[str, Any], whole: int) -> int:
     """milli-GPUs that a job asks for; `whole` are a node's GPUs, for one that asks for all. A share
     by memory counts by its compute, if it says any, else as half a GPU: its size is the node's."""
-    gpus = spec.get("gpus") or {}
+    return (spec.get("nodes") or 1) * _demand_of_one(spec.get("gpus") or {}, whole)
+
+
+def _demand_of_one(gpus: Mapping[str, Any], whole: int) -> int:
     if gpus.get("all"):
         return whole * WHOLE_GPU_MILLI
     if gpus.get("core_percent") is not None:
@@ -84,7 +91,8 @@ def demand_milli(spec: Mapping[str, Any], whole: int) -> int:
     if gpus.get("memory_mib") is not None:
         return WHOLE_GPU_MILLI // 2
     count: int = len(gpus.get("ids") or ()) or gpus.get("count") or 0
-    return count * WHOLE_GPU_MILLI
+    profile = gpus.get("mig")
+    return count * (WHOLE_GPU_MILLI if profile is None else mig.milli_of(profile))
 
 
 def at_speed(workload: Workload, speed: float) -> Workload:
@@ -157,6 +165,8 @@ def _node(machine: Machine) -> Node:
         "gpus": gpus,
         "links": [],
         "missing": [],
+        "address": machine.name,
+        "gang_ports": [*_GANG_PORTS],
     }
     return well_node(machine.name, cast(NodeFacts, facts))
 

@@ -53,6 +53,17 @@ def test_waits_and_allocation_are_those_of_the_hour() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_a_gang_starts_on_all_its_nodes_or_waits(policy: str) -> None:
+    """Two nodes of one GPU: what comes second waits for both, what comes third for either."""
+    machines = [Machine(name, 8, 1024, (Card("T4", 16000),)) for name in "ab"]
+    arrivals = [job(0, 100), job(10, 50, nodes=2), job(20, 10, max_runtime=15)]
+    outcome = play(Workload("w", machines, arrivals), policy)
+
+    assert outcome.never_started == 0 and outcome.waits[-1] == 90
+    assert outcome.allocation_percent == pytest.approx(50)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_plays_the_public_form(tmp_path: Path, policy: str) -> None:
     code, answer, text = run(lists(tmp_path), policies=(policy,))
 
@@ -136,6 +147,10 @@ def test_what_is_wrong_in_a_list_is_named_with_line_and_column(
         ({"jobs": [], "nodes": [{"name": "a", "cpus": "x"}]}, "nodes[0].cpus: 'x' is no number"),
         ({"jobs": [], "nodes": [{"name": "a"}, {"name": "a"}]}, "nodes[1].name: a stands twice"),
         ({"jobs": [], "tenants": [{"tenant": "a", "limit": {}}]}, "tenant 1"),
+        (
+            {"jobs": [{"at": 0, "lasts": 1, "spec": {"hold": True}}]},
+            "jobs[0].spec.hold: jobs of a trace wait for room alone; leave it out",
+        ),
         ({"jobs": []}, "it has no nodes"),
         ({"nodes": []}, "a trace is one document with 'jobs'"),
     ],
