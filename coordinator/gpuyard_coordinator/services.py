@@ -293,7 +293,7 @@ class Services:
         everyone = is_operator and arguments.get("tenants") == "all"
         tenant = None if everyone else call.tenant_asked()
         kind, _, place = str(arguments.get("cursor") or "live:0").partition(":")
-        position = int(place) if place.isdigit() else 0
+        position = int(place) if place.isdecimal() else 0
         if kind != "live":
             page = await self._ended_page(call, tenant, keep, position, limit)
             return page.reply(None if page.last is None else f"done:{page.last}")
@@ -358,7 +358,7 @@ class Services:
             subject=subjects.logs(
                 document["tenant"], document["id"], attempt["attempt"], part["node"]
             ),
-            from_sequence=int(place) if place.isdigit() else 1,
+            from_sequence=int(place) if place.isdecimal() else 1,
             limit=call.number("limit", default=256, most=reads.MAX_PAGE),
             max_bytes=PAGE_BYTES,
         )
