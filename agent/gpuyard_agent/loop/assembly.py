@@ -70,7 +70,7 @@ def assemble(shared: Assembly, *, host_name: str) -> list[tuple[NodeParts, Memor
     """Every node with what its journal remembers; raises GpuyardError in one line."""
     settings = shared.settings
     fleet = _fleet(settings)
-    if settings.simulate is not None and settings.simulate.isdecimal() and fleet and len(fleet) == 1:
+    if settings.simulate is not None and settings.simulate.isdigit() and fleet and len(fleet) == 1:
         # Two hosts that simulate one node each are two nodes.
         fleet = default_fleet(1, name=_name(settings, host_name))
     count = len(fleet) if fleet else 1

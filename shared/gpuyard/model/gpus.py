@@ -67,7 +67,7 @@ class GpuRequest(BaseModel):
             raise ValueError("the same GPU is named twice")
         for text in self.ids:
             if not _INDEX.fullmatch(text) and not (_UUID.fullmatch(text) and len(text) >= 8):
-                raise ValueError(f"'{text}' is neither an index nor a GPU UUID")
+                raise ValueError(f"'{text[:40]}' is neither an index nor a GPU UUID")
         if self.mig is not None and self.count == 0:
             self.count = 1
         return self
@@ -99,7 +99,9 @@ def parse_gpus(text: str) -> GpuFields:
     if cleaned.startswith("mig="):
         profile, _, count = cleaned.removeprefix("mig=").partition(":")
         if count and not _INDEX.fullmatch(count):
-            raise ValueError(f"'{count}' is not a number of MIG instances; write mig=1g.10gb:2")
+            raise ValueError(
+                f"'{count[:40]}' is not a number of MIG instances; write mig=1g.10gb:2"
+            )
         return {"mig": profile, "count": int(count) if count else 1}
     is_device = cleaned.startswith("device=")
     parts = [part.strip() for part in cleaned.removeprefix("device=").split(",")]
@@ -108,7 +110,9 @@ def parse_gpus(text: str) -> GpuFields:
             return {"count": int(parts[0])}
         return {"ids": parts}
     if is_device:
-        raise ValueError(f"'{text}' names no GPUs: device= takes indexes or UUIDs, as device=0,2")
+        raise ValueError(
+            f"'{text[:40]}' names no GPUs: device= takes indexes or UUIDs, as device=0,2"
+        )
     return _parse_share(text, parts)
 
 
@@ -118,16 +122,18 @@ def _parse_share(text: str, parts: list[str]) -> GpuFields:
         if match := _PERCENT.fullmatch(part):
             share["core_percent"] = float(match[1])
             if not 0 < share["core_percent"] <= 100:
-                raise ValueError(f"'{text}': a share is more than 0% of one GPU, and at most 100%")
+                raise ValueError(
+                    f"'{text[:40]}': a share is more than 0% of one GPU, and at most 100%"
+                )
         elif re.search(r"[a-zA-Z]$", part):
             try:
                 share["memory_mib"] = parse_size_mib(part)
             except ValueError:
-                raise ValueError(f"'{text}' is not a GPU request; {_FORMS}") from None
+                raise ValueError(f"'{text[:40]}' is not a GPU request; {_FORMS}") from None
         else:
-            raise ValueError(f"'{text}' is not a GPU request; {_FORMS}")
+            raise ValueError(f"'{text[:40]}' is not a GPU request; {_FORMS}")
     if len(parts) != len(share):
-        raise ValueError(f"'{text}' is not a GPU request; {_FORMS}")
+        raise ValueError(f"'{text[:40]}' is not a GPU request; {_FORMS}")
     return share
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from gpuyard.errors import InvalidJob
-from gpuyard.model.intake import parse_spec
 from gpuyard.model.ids import array_of
+from gpuyard.model.intake import parse_spec
 from gpuyard.model.plain import unusable
 
 

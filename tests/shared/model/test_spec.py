@@ -36,7 +36,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": {"core_percent": True}}, "gpus.core_percent", "not true or false"),
     ({"gpus": "٣"}, "gpus", "'٣' is not a GPU request"),
     ({"gpus": "mig=1g.10gb:²"}, "gpus", "'²' is not a number of MIG instances"),
-    ({"gpus": "٥0%"}, "gpus", "'٥0%' is not a GPU request"),
+    ({"gpus": "٣0%"}, "gpus", "'٣0%' is not a GPU request"),
     ({"max_runtime": "٢h"}, "max_runtime", "is not a duration"),
     ({"memory_mib": "٢g"}, "memory_mib", "is not a size"),
     ({"not_before": "٢h"}, "not_before", "is no time"),
