@@ -339,19 +339,19 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
         "nodes": [placement.node for placement in placements],
         "gpus": [uuid for placement in placements for uuid in placement.gpus],
         "verdict": None if placements else view["verdict"],
-        "notes": [note for note in (event.note, *notes, *_own_wishes(spec)) if note],
+        "notes": [note for note in (event.note, *notes, *_own_wishes(spec, now)) if note],
         "why": view,
     }
 
 
-def _own_wishes(spec: Mapping[str, Any]) -> Iterator[str]:
+def _own_wishes(spec: Mapping[str, Any], now: Now) -> Iterator[str]:
     """What a job would wait for that a trial does not."""
     if spec.get("hold"):
         yield "it would wait until it is released"
     for item in spec.get("after") or ():
         how = "" if item["when"] == "ended" else f" {item['when']}"
         yield f"it would wait until job {item['job']} has ended{how}"
-    if spec.get("not_before"):
+    if spec.get("not_before") and spec["not_before"] > now.at:
         yield f"it would wait until {spec['not_before']}"
 
 

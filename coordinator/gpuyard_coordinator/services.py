@@ -6,6 +6,7 @@ goes only to the caller's own inbox.
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -293,7 +294,7 @@ class Services:
         everyone = is_operator and arguments.get("tenants") == "all"
         tenant = None if everyone else call.tenant_asked()
         kind, _, place = str(arguments.get("cursor") or "live:0").partition(":")
-        position = int(place) if place.isdigit() else 0
+        position = _place(place, 0)
         if kind != "live":
             page = await self._ended_page(call, tenant, keep, position, limit)
             return page.reply(None if page.last is None else f"done:{page.last}")
@@ -358,7 +359,7 @@ class Services:
             subject=subjects.logs(
                 document["tenant"], document["id"], attempt["attempt"], part["node"]
             ),
-            from_sequence=int(place) if place.isdigit() else 1,
+            from_sequence=_place(place, 1),
             limit=call.number("limit", default=256, most=reads.MAX_PAGE),
             max_bytes=PAGE_BYTES,
         )
@@ -378,6 +379,11 @@ def _key(outcome: Outcome) -> JobKey:
     if outcome.key is None:
         raise RequestError("the yard gave no answer to that")
     return outcome.key
+
+
+def _place(text: str, first: int) -> int:
+    """Where a page begins, by its cursor; at the first for one that no page has told."""
+    return int(text) if re.fullmatch("[0-9]{1,15}", text) else first
 
 
 def _part(attempt: AttemptDocument, rank: Any) -> AttemptDocument:

@@ -96,7 +96,7 @@ def _name(settings: AgentSettings, host_name: str) -> str:
 def _fleet(settings: AgentSettings) -> list[SimulatedNode] | None:
     if settings.simulate is None:
         return None
-    if not settings.simulate.isdigit():
+    if not settings.simulate.isdecimal():
         return load_fleet(settings.simulate)
     count = int(settings.simulate)
     if not 0 < count <= 100_000:

@@ -164,7 +164,7 @@ async def _uuid(client: "AsyncClient", name: str, gpu: str | None) -> str | None
     if gpu is None:
         return None
     gpus = (await client.node(name))["gpus"]
-    if gpu.isdigit():
+    if gpu.isascii() and gpu.isdecimal() and len(gpu) < 5:
         found = [item["uuid"] for item in gpus if item["index"] == int(gpu)]
     else:
         wanted = gpu.casefold()

@@ -4,11 +4,14 @@ import csv
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuyard import small_files
 from gpuyard.cli.ending import UsageFault
 from gpuyard.model.quantities import parse_duration_s, parse_size_mib
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 _NO_EFFECT: Final = frozenset({"rw", "z", "Z", "cached", "delegated", "consistent"})
@@ -51,13 +54,20 @@ def moment(flag: str, text: str | None) -> str | None:
         local = datetime.fromisoformat(text.strip())
     except ValueError:
         local = None
-    if local is not None and local.tzinfo is None and "-" in text.strip()[:5]:
-        text = local.astimezone().isoformat()
     try:
+        if local is not None and local.tzinfo is None and "-" in text.strip()[:5]:
+            text = _of_this_clock(local, text)
         parse_moment(text)
     except ValueError as fault:
         raise UsageFault(f"{flag}: {fault}") from fault
     return text
+
+
+def _of_this_clock(local: "datetime", text: str) -> str:
+    try:
+        return local.astimezone().isoformat()
+    except (OverflowError, ValueError):  # the first and the last day that Python's clock knows
+        raise ValueError(f"'{text[:40]}' is no time that this machine's clock can tell") from None
 
 
 def gpus(text: str | None) -> int | str | None:
@@ -67,7 +77,7 @@ def gpus(text: str | None) -> int | str | None:
     cleaned = text.strip()
     if not cleaned.strip("\"'"):
         raise UsageFault("--gpus is empty; write --gpus 0 for none")
-    if cleaned.isdigit():
+    if re.fullmatch("[0-9]{1,18}", cleaned):
         return int(cleaned)
     is_long = re.search(r"capabilities=|driver=|count=|options=", cleaned)
     return _long_gpus(cleaned) if is_long else cleaned
@@ -88,7 +98,7 @@ def _long_gpus(cleaned: str) -> int | str:
         raise UsageFault(f"--gpus: only one of {', '.join(kept)} can be asked for; see README")
     if not kept or kept == ["-1"]:
         return "all"
-    return int(kept[0]) if kept[0].isdigit() else kept[0]
+    return int(kept[0]) if re.fullmatch("[0-9]{1,18}", kept[0]) else kept[0]
 
 
 def env(texts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:

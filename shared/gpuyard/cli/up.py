@@ -51,7 +51,7 @@ def up(
     from gpuyard.cli.yard_folder import YardFolder
     from gpuyard.cli.yard_parts import UpOptions
 
-    if simulate is not None and simulate.isdigit() and int(simulate) > MOST_NODES:
+    if simulate is not None and simulate.isdecimal() and int(simulate) > MOST_NODES:
         raise UsageFault(f"--simulate takes at most {MOST_NODES} nodes, not {simulate}")
     settings = current()
     yard = YardFolder(Path(folder or os.environ.get("GPUYARD_DIR") or ".gpuyard"))

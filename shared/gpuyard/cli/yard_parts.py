@@ -73,7 +73,7 @@ def _fleet(text: str | None) -> tuple[str | None, int]:
     """(what the agent is told, how many nodes that makes)."""
     if text is None or text == "0":
         return None, 1
-    if text.isdigit():
+    if text.isdecimal():
         return text, int(text)
     if text.startswith("-"):
         raise UsageFault(f"--simulate {text}: write a number of nodes, or a fleet file")

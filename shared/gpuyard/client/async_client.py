@@ -286,11 +286,12 @@ class AsyncClient(Operations):
         the member that wrote each, or that of one `rank` alone.
 
         Without `follow` what is stored now: of `attempt`, or of all of them. Raises RequestError
-        for an array, which has no output of its own.
+        for an array, which has no output of its own, and for a rank or an attempt that the job has
+        not; with `follow` an attempt is waited for.
         """
         job = await self.job(id)
-        if job.view.get("array"):
-            raise RequestError(f"job {job.id} is an array: name a task of it, as {job.id}_N")
+        if fault := _why_no_output(job, None if follow else attempt, rank):
+            raise RequestError(fault)
         if not follow:
             for number, each in _sources(job, attempt, rank):
                 async for chunk in self._stored(job, number, each):
@@ -402,6 +403,19 @@ class AsyncClient(Operations):
             job=id,
             reason=reason,
         )
+
+
+def _why_no_output(job: Job, attempt: int | None, rank: int | None) -> str | None:
+    """What is asked for that the job does not have; None where it may have written something."""
+    if job.view.get("array"):
+        return f"job {job.id} is an array: name a task of it, as {job.id}_N"
+    nodes = (job.view.get("spec") or {}).get("nodes") or 1
+    if rank is not None and rank >= nodes:
+        return f"job {job.id} has no rank {rank}: it has {nodes}, from 0"
+    attempts = job.view.get("attempts") or []
+    if attempt is not None and attempt not in {item["attempt"] for item in attempts}:
+        return f"job {job.id} has no attempt {attempt}: it has {len(attempts)}"
+    return None
 
 
 def _sources(job: Job, attempt: int | None, rank: int | None) -> Iterator[tuple[int, int | None]]:

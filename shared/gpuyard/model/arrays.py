@@ -56,9 +56,9 @@ def parse_array(text: str) -> Tasks:
     parts = tuple(_part(part) for part in numbers.split(","))
     total = sum(map(len, parts))
     if total > MOST_TASKS:
-        raise ValueError(f"has {total} tasks, at most {MOST_TASKS} are allowed")
-    if len(parts) > 1 and len({number for part in parts for number in part}) < total:
-        raise ValueError("names a task twice")
+        raise ValueError(f"has {total} tasks, at most {MOST_TASKS} are allowed; submit several")
+    if len(parts) > 1 and (twice := _named_twice(parts)) is not None:
+        raise ValueError(f"names task {twice} twice; name each once")
     return Tasks(parts, int(most) if percent else None, tuple(accumulate(map(len, parts))))
 
 
@@ -66,6 +66,16 @@ def kept_form(text: str) -> str:
     """The text without spaces; raises as `parse_array`."""
     parse_array(text)
     return text.replace(" ", "")
+
+
+def _named_twice(parts: tuple[range, ...]) -> int | None:
+    seen: set[int] = set()
+    for part in parts:
+        for number in part:
+            if number in seen:
+                return number
+            seen.add(number)
+    return None
 
 
 def _part(text: str) -> range:

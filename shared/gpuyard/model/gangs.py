@@ -1,6 +1,6 @@
 """What a gang, a job over several nodes, may ask for."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from gpuyard.model.job import JobSpec
@@ -10,11 +10,6 @@ MOST_NODES: Final = 200
 GANG_ENV: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What every member is told of the others."""
 _OWN_NETWORKS: Final = ("bridge", "none")
-
-
-def is_gang(nodes: Any) -> bool:
-    """True for a number of nodes above 1."""
-    return type(nodes) is int and nodes > 1
 
 
 def gang_fault(spec: "JobSpec") -> str | None:

@@ -1,19 +1,19 @@
 """What a job asks of GPUs: one request model and the grammar of `--gpus` (INTERFACES table M)."""
 
 import re
-from typing import Any, Final, NotRequired, Self
+from typing import Annotated, Any, Final, NotRequired, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gpuyard._typing import TypedDict
 from gpuyard.model import mig
-from gpuyard.model.quantities import parse_size_mib
+from gpuyard.model.quantities import number, parse_size_mib
 
 MAX_GPUS: Final = 1024
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{4,}|MIG-GPU-[0-9a-fA-F-]{4,}(?:/[0-9]+){0,2}")
 """Drivers before 470 name MIG instances by their GPU: `MIG-GPU-…/7/0`."""
-_INDEX: Final = re.compile(r"\d{1,4}")
-_PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_INDEX: Final = re.compile(r"[0-9]{1,4}")
+_PERCENT: Final = re.compile(r"(?a)(\d+(?:\.\d+)?)\s*%")
 _FORMS: Final = "write a number, all, none, device=0,2, device=GPU-…, a share such as 8GiB or 50%, or mig=1g.10gb"
 
 
@@ -52,8 +52,10 @@ class GpuRequest(BaseModel):
     count: int = Field(default=0, ge=0, le=MAX_GPUS, strict=True)
     all: bool = False
     ids: list[str] = Field(default_factory=list, max_length=MAX_GPUS)
-    memory_mib: int | None = Field(default=None, gt=0)
-    core_percent: float | None = Field(default=None, gt=0, le=100)
+    memory_mib: Annotated[int, BeforeValidator(number)] | None = Field(default=None, gt=0)
+    core_percent: Annotated[float, BeforeValidator(number)] | None = Field(
+        default=None, gt=0, le=100
+    )
     mig: str | None = Field(default=None, pattern=mig.PROFILE)
 
     @model_validator(mode="after")
@@ -65,7 +67,7 @@ class GpuRequest(BaseModel):
             raise ValueError("the same GPU is named twice")
         for text in self.ids:
             if not _INDEX.fullmatch(text) and not (_UUID.fullmatch(text) and len(text) >= 8):
-                raise ValueError(f"'{text}' is neither an index nor a GPU UUID")
+                raise ValueError(f"'{text[:40]}' is neither an index nor a GPU UUID")
         if self.mig is not None and self.count == 0:
             self.count = 1
         return self
@@ -96,8 +98,10 @@ def parse_gpus(text: str) -> GpuFields:
         return {"all": True}
     if cleaned.startswith("mig="):
         profile, _, count = cleaned.removeprefix("mig=").partition(":")
-        if count and not count.isdigit():
-            raise ValueError(f"'{count}' is not a number of MIG instances; write mig=1g.10gb:2")
+        if count and not _INDEX.fullmatch(count):
+            raise ValueError(
+                f"'{count[:40]}' is not a number of MIG instances; write mig=1g.10gb:2"
+            )
         return {"mig": profile, "count": int(count) if count else 1}
     is_device = cleaned.startswith("device=")
     parts = [part.strip() for part in cleaned.removeprefix("device=").split(",")]
@@ -106,7 +110,9 @@ def parse_gpus(text: str) -> GpuFields:
             return {"count": int(parts[0])}
         return {"ids": parts}
     if is_device:
-        raise ValueError(f"'{text}' names no GPUs: device= takes indexes or UUIDs, as device=0,2")
+        raise ValueError(
+            f"'{text[:40]}' names no GPUs: device= takes indexes or UUIDs, as device=0,2"
+        )
     return _parse_share(text, parts)
 
 
@@ -116,16 +122,18 @@ def _parse_share(text: str, parts: list[str]) -> GpuFields:
         if match := _PERCENT.fullmatch(part):
             share["core_percent"] = float(match[1])
             if not 0 < share["core_percent"] <= 100:
-                raise ValueError(f"'{text}': a share is more than 0% of one GPU, and at most 100%")
+                raise ValueError(
+                    f"'{text[:40]}': a share is more than 0% of one GPU, and at most 100%"
+                )
         elif re.search(r"[a-zA-Z]$", part):
             try:
                 share["memory_mib"] = parse_size_mib(part)
             except ValueError:
-                raise ValueError(f"'{text}' is not a GPU request; {_FORMS}") from None
+                raise ValueError(f"'{text[:40]}' is not a GPU request; {_FORMS}") from None
         else:
-            raise ValueError(f"'{text}' is not a GPU request; {_FORMS}")
+            raise ValueError(f"'{text[:40]}' is not a GPU request; {_FORMS}")
     if len(parts) != len(share):
-        raise ValueError(f"'{text}' is not a GPU request; {_FORMS}")
+        raise ValueError(f"'{text[:40]}' is not a GPU request; {_FORMS}")
     return share
 
 

@@ -19,7 +19,7 @@ _ASSIGNED_ID: Final = re.compile(r"j[0-9a-z]{8}-[0-9]+")
 _NAME: Final = re.compile(NAME_PATTERN)
 _USER: Final = re.compile(USER_PATTERN)
 _JOB_ID: Final = re.compile(JOB_ID_PATTERN)
-_ANY_ID: Final = re.compile(rf"{JOB_ID_PATTERN}(_(0|[1-9][0-9]{{0,8}}))?")
+_TASK_ID: Final = re.compile(rf"({JOB_ID_PATTERN})_(0|[1-9][0-9]{{0,8}})")
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -49,7 +49,7 @@ def is_assigned_id(text: str) -> bool:
 
 def is_any_id(text: str) -> bool:
     """True for the id of a job or of a task of an array, whoever chose it."""
-    return _ANY_ID.fullmatch(text) is not None
+    return (_JOB_ID.fullmatch(text) or _TASK_ID.fullmatch(text)) is not None
 
 
 def task_id(array: str, number: int) -> JobId:
@@ -59,8 +59,8 @@ def task_id(array: str, number: int) -> JobId:
 
 def array_of(id: str) -> tuple[str, int] | None:
     """(the array's id, the task's number) of a task's id; None for the id of a job."""
-    array, underscore, number = id.partition("_")
-    return (array, int(number)) if underscore and number.isdecimal() else None
+    match = _TASK_ID.fullmatch(id)
+    return (match[1], int(match[2])) if match else None
 
 
 def user_from_login(login: str) -> User:

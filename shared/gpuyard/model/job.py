@@ -17,9 +17,9 @@ from pydantic import (
 
 from gpuyard.model import arrays, ids, moments, where
 from gpuyard.model.container import Mount, Part, Ulimit
-from gpuyard.model.gangs import MOST_NODES, gang_fault, is_gang
+from gpuyard.model.gangs import MOST_NODES, gang_fault
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
-from gpuyard.model.quantities import format_duration, parse_duration_s, parse_size_mib
+from gpuyard.model.quantities import format_duration, number, parse_duration_s, parse_size_mib
 from gpuyard.model.reasons import EndReason, Owner
 
 RESERVED_ENV: Final = (
@@ -41,26 +41,19 @@ _LARGEST_ID: Final = 2**31 - 1
 """Of a user or a group, to Docker Engine."""
 
 
-def _number(value: Any) -> Any:
-    """A truth value is no number, although it would pass for one."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")
-    return value
-
-
 def _seconds(value: Any) -> Any:
-    return parse_duration_s(value) if isinstance(value, str) else _number(value)
+    return parse_duration_s(value) if isinstance(value, str) else number(value)
 
 
 def _moment(value: Any) -> Any:
     if isinstance(value, str):
         return moments.parse_moment(value)
-    seconds = _number(value)
+    seconds = number(value)
     return moments.parse_seconds(seconds) if isinstance(seconds, int | float) else seconds
 
 
 def _mib(value: Any) -> Any:
-    return parse_size_mib(value) if isinstance(value, str) else _number(value)
+    return parse_size_mib(value) if isinstance(value, str) else number(value)
 
 
 def _words(value: Any) -> Any:
@@ -74,7 +67,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0.001, le=10 * 36
 Mib = Annotated[int, BeforeValidator(_mib), Field(gt=0, le=2**31)]
 HostMib = Annotated[int, BeforeValidator(_mib), Field(ge=LEAST_MEMORY_MIB, le=2**31)]
 Moment = Annotated[str, BeforeValidator(_moment)]
-Count = Annotated[int, BeforeValidator(_number)]
+Count = Annotated[int, BeforeValidator(number)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")]
 
@@ -87,7 +80,7 @@ class Retries(Part):
     most five minutes or `backoff` where that is longer.
     """
 
-    max: Annotated[int, BeforeValidator(_number)] = Field(
+    max: Annotated[int, BeforeValidator(number)] = Field(
         default=0, ge=0, le=100, description="New attempts at most."
     )
     when: list[str] = Field(
@@ -104,7 +97,7 @@ class Retries(Part):
     def _is_known(cls, value: list[str]) -> list[str]:
         known = {*Owner, *EndReason}
         for item in value:
-            if item not in known and not re.fullmatch(r"exit:\d{1,3}", item):
+            if item not in known and not re.fullmatch(r"exit:[0-9]{1,3}", item):
                 raise ValueError(f"'{item}' is neither an owner, an end reason nor exit:CODE")
         return value
 
@@ -217,7 +210,7 @@ class JobSpec(Part):
     prefer: list[str] = Field(
         default_factory=list, description="Conditions that should hold, among nodes that fit."
     )
-    cpus: Annotated[float, BeforeValidator(_number)] | None = Field(
+    cpus: Annotated[float, BeforeValidator(number)] | None = Field(
         default=None,
         ge=LEAST_CPUS,
         le=100_000,
@@ -378,18 +371,17 @@ class JobSpec(Part):
     @classmethod
     def _ports_are_ports(cls, value: list[str]) -> list[str]:
         for port in value:
-            numbers = re.fullmatch(r"(?:(\d{1,5}):)?(\d{1,5})(?:/(?:tcp|udp))?", port)
+            numbers = re.fullmatch(r"(?a)(?:(\d{1,5}):)?(\d{1,5})(?:/(?:tcp|udp))?", port)
             if numbers is None or not all(0 < int(n) < 65536 for n in numbers.groups() if n):
                 raise ValueError(f"'{port}' is not a port; write 8888, 8080:80 or 53/udp")
         return value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _gang_is_on_the_host(cls, value: Any) -> Any:
+    @model_validator(mode="after")
+    def _gang_is_on_the_host(self) -> Self:
         """Members on several nodes cannot meet through a bridge."""
-        if isinstance(value, dict) and is_gang(value.get("nodes")) and "network" not in value:
-            return value | {"network": "host"}
-        return value
+        if self.nodes > 1 and "network" not in self.model_fields_set:
+            self.network = "host"
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

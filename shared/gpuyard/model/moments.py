@@ -8,7 +8,7 @@ from gpuyard.model.quantities import format_duration, parse_duration_s
 
 LONGEST_S: Final = 10 * 365 * 86_400.0
 """How far ahead a duration may reach."""
-_DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATED: Final = re.compile(r"(?a)\d{4}-\d{2}-\d{2}")
 _FORMS: Final = "write 2h, 90m or 2026-01-31T18:00:00Z"
 
 

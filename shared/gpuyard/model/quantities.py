@@ -2,9 +2,9 @@
 
 import math
 import re
-from typing import Final
+from typing import Any, Final
 
-_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-z]*)", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(?a)(\d{1,18}(?:\.\d{1,9})?)\s*([a-z]*)", re.IGNORECASE)
 _SIZE_UNITS: Final[dict[str, int]] = {
     unit: 1024**power
     for power, units in enumerate((("b",), ("k", "kb", "ki", "kib"), ("m", "mb", "mi", "mib")))
@@ -14,11 +14,18 @@ _SIZE_UNITS: Final[dict[str, int]] = {
     for power, units in enumerate((("g", "gb", "gi", "gib"), ("t", "tb", "ti", "tib")))
     for unit in units
 }
-_SECONDS: Final = r"\d{1,12}(?:\.\d{1,9})?"
+_SECONDS: Final = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _DURATION: Final = re.compile(
-    rf"(?:(\d{{1,9}})d)?(?:(\d{{1,9}})h)?(?:(\d{{1,9}})m(?!s))?(?:({_SECONDS})s)?"
+    rf"(?a)(?:(\d{{1,9}})d)?(?:(\d{{1,9}})h)?(?:(\d{{1,9}})m(?!s))?(?:({_SECONDS})s)?"
 )
-_CLOCK: Final = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d)(?::([0-5]?\d))?")
+_CLOCK: Final = re.compile(r"(?a)(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d)(?::([0-5]?\d))?")
+
+
+def number(value: Any) -> Any:
+    """The value; raises ValueError for a truth value, which would pass for a number."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
 
 
 def parse_size_bytes(text: str) -> int:

@@ -113,9 +113,10 @@ def test_what_no_gang_can_have_is_refused_by_name(spec: dict[str, Any], words: s
     assert outcome.error is not None and words in str(outcome.error)
 
 
-def test_an_unset_network_is_the_hosts() -> None:
+@pytest.mark.parametrize("nodes", [2, 2.0, "2"])
+def test_an_unset_network_is_the_hosts(nodes: Any) -> None:
     yard = yard_of()
-    gang(yard)
+    gang(yard, nodes=nodes)
     assert yard.job().spec["network"] == "host"
     yard.submit("named", nodes=2, network="overlay")
     assert yard.job("named").spec["network"] == "overlay"
@@ -433,6 +434,14 @@ def test_a_dry_run_names_the_nodes() -> None:
     assert told["fits"] and len(told["nodes"]) == 2 and len(told["gpus"]) == 2
     assert all(not node.attempts for node in yard.cluster.nodes.values())
     assert yard.try_submit(nodes=4, gpus=1)["verdict"]["code"] == "gang_incomplete"
+
+
+def test_a_dry_run_of_shares_leaves_nothing_reserved() -> None:
+    yard = yard_of("a", "b", gpus=1)
+    for _ in range(3):
+        assert yard.try_submit(nodes=2, gpus="60%")["nodes"] == ["a", "b"]
+    gang(yard, gpus="60%")
+    assert yard.states("j") == ["assigned"]
 
 
 def test_what_came_after_a_backup_begins_anew_once_all_of_it_is_over() -> None:

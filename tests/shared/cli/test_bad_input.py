@@ -54,6 +54,8 @@ RUN_FLAGS = [
     (["--time", "soon"], "--time: 'soon' is not a duration"),
     (["--retries", "many"], "'--retries': 'many' is not a valid integer"),
     (["--nodes", "two"], "'--nodes': 'two' is not a valid integer"),
+    (["--not-before", "0001-01-01"], "--not-before: '0001-01-01' is no time that"),
+    (["--deadline", "2030-02-30"], "--deadline: '2030-02-30' is no time; write 2h"),
     (["--after", ":ended"], "--after ':ended' names no job"),
     (["--enforcement", "polite"], "'--enforcement': 'polite' is not one of"),
     (["--runtime", "runc"], "--runtime runc cannot be used here"),

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuyard.errors import InvalidJob
+from gpuyard.model.ids import array_of
 from gpuyard.model.intake import parse_spec
 from gpuyard.model.plain import unusable
 
@@ -32,3 +33,9 @@ def test_each_is_refused_by_its_fields_path(
 def test_what_programs_can_be_given_passes() -> None:
     body = {"command": ["é\n\t€", ""], "cpus": 0.5, "n": 2**63 - 1, "none": None, "yes": True}
     assert list(unusable(body)) == []
+
+
+@pytest.mark.parametrize("id", ["a_00", "a_٣", "a_", "a_-1", "_3", "a_3_4", "a_9999999999"])
+def test_a_task_has_one_id(id: str) -> None:
+    assert array_of("a_3") == ("a", 3)
+    assert array_of(id) is None

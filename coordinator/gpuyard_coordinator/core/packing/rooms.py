@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from gpuyard.model.states import Scheduling
 from gpuyard_coordinator.core import filters, instances, ledger, quota, selection
 from gpuyard_coordinator.core.linking import best_linked
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings, Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings, Shape, without_nodes
 
 
 @dataclass(slots=True)
@@ -135,6 +135,7 @@ class Room:
             self.free_milli[uuid] += sign * granted["milli"]
             self.free_mib[uuid] += sign * (granted["memory_mib"] or 0)
         guests = self.guests.setdefault(uuid, [])
+        shape = without_nodes(shape, frozenset())  # each member of a gang was kept off other nodes
         if sign < 0:
             guests.append(shape)
         else:
