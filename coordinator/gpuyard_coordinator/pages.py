@@ -1,5 +1,6 @@
 """Lists cut into replies that stay below the bus's message limit; each item is encoded once."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -50,3 +51,8 @@ def fill(
         taken.append(data)
         last = place
     return Page(taken, None, as_json)
+
+
+def number_of(cursor: str, first: int) -> int:
+    """Where a page begins that a caller asks for; `first` for a cursor that no page has told."""
+    return int(cursor) if re.fullmatch("[0-9]{1,15}", cursor) else first

@@ -6,7 +6,6 @@ goes only to the caller's own inbox.
 
 import asyncio
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,7 +44,7 @@ from gpuyard_coordinator.core.why import not_waiting
 from gpuyard_coordinator.desk import Desk, Seat
 from gpuyard_coordinator.loop import Arrival
 from gpuyard_coordinator.operator_services import OperatorServices
-from gpuyard_coordinator.pages import PAGE_BYTES, Page, fill
+from gpuyard_coordinator.pages import PAGE_BYTES, Page, fill, number_of
 from gpuyard_coordinator.store import Store
 from gpuyard_coordinator.submissions import Submission, read_submission
 
@@ -279,7 +278,7 @@ class Services:
             if found or cursor is None:
                 break
         raise UnknownThing(
-            f"no job {text} in tenant {tenant}",
+            f"no job {text[:64]} in tenant {tenant}",
             field="id",
             hint="a name stands for a job while it is unfinished; 'gpuyard jobs -a --name NAME' "
             "has the ids of ended ones",
@@ -294,7 +293,7 @@ class Services:
         everyone = is_operator and arguments.get("tenants") == "all"
         tenant = None if everyone else call.tenant_asked()
         kind, _, place = str(arguments.get("cursor") or "live:0").partition(":")
-        position = _place(place, 0)
+        position = number_of(place, 0)
         if kind != "live":
             page = await self._ended_page(call, tenant, keep, position, limit)
             return page.reply(None if page.last is None else f"done:{page.last}")
@@ -359,7 +358,7 @@ class Services:
             subject=subjects.logs(
                 document["tenant"], document["id"], attempt["attempt"], part["node"]
             ),
-            from_sequence=_place(place, 1),
+            from_sequence=number_of(place, 1),
             limit=call.number("limit", default=256, most=reads.MAX_PAGE),
             max_bytes=PAGE_BYTES,
         )
@@ -379,11 +378,6 @@ def _key(outcome: Outcome) -> JobKey:
     if outcome.key is None:
         raise RequestError("the yard gave no answer to that")
     return outcome.key
-
-
-def _place(text: str, first: int) -> int:
-    """Where a page begins, by its cursor; at the first for one that no page has told."""
-    return int(text) if re.fullmatch("[0-9]{1,15}", text) else first
 
 
 def _part(attempt: AttemptDocument, rank: Any) -> AttemptDocument:

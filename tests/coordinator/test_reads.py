@@ -15,7 +15,7 @@ from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import explain
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.roster import Roster
-from gpuyard_coordinator.pages import MOST_PASSED, fill
+from gpuyard_coordinator.pages import MOST_PASSED, fill, number_of
 from tests.support.yard import Yard
 
 
@@ -400,3 +400,8 @@ def test_why_calls_a_node_that_is_put_aside_as_the_list_of_nodes_does() -> None:
     assert found["verdict"]["message"] == "0/1 nodes fit: 1 failing"
     (reason,) = found["nodes"][0]["reasons"]
     assert (reason["code"], reason_text(reason)) == ("node_unready", "failing")
+
+
+@pytest.mark.parametrize("cursor", ["", "²", "-1", "x", "9" * 5000])
+def test_a_cursor_that_no_page_has_told_is_the_first(cursor: str) -> None:
+    assert (number_of("7", 0), number_of(cursor, 1)) == (7, 1)

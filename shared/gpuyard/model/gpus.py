@@ -52,10 +52,8 @@ class GpuRequest(BaseModel):
     count: int = Field(default=0, ge=0, le=MAX_GPUS, strict=True)
     all: bool = False
     ids: list[str] = Field(default_factory=list, max_length=MAX_GPUS)
-    memory_mib: Annotated[int, BeforeValidator(number)] | None = Field(default=None, gt=0)
-    core_percent: Annotated[float, BeforeValidator(number)] | None = Field(
-        default=None, gt=0, le=100
-    )
+    memory_mib: Annotated[int, Field(gt=0), BeforeValidator(number)] | None = None
+    core_percent: Annotated[float, Field(gt=0, le=100), BeforeValidator(number)] | None = None
     mig: str | None = Field(default=None, pattern=mig.PROFILE)
 
     @model_validator(mode="after")

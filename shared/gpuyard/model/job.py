@@ -63,10 +63,11 @@ def _words(value: Any) -> Any:
     return value
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0.001, le=10 * 365 * 86400)]
-Mib = Annotated[int, BeforeValidator(_mib), Field(gt=0, le=2**31)]
-HostMib = Annotated[int, BeforeValidator(_mib), Field(ge=LEAST_MEMORY_MIB, le=2**31)]
+Seconds = Annotated[float, Field(ge=0.001, le=10 * 365 * 86400), BeforeValidator(_seconds)]
+Mib = Annotated[int, Field(gt=0, le=2**31), BeforeValidator(_mib)]
+HostMib = Annotated[int, Field(ge=LEAST_MEMORY_MIB, le=2**31), BeforeValidator(_mib)]
 Moment = Annotated[str, BeforeValidator(_moment)]
+Cpus = Annotated[float, Field(ge=LEAST_CPUS, le=100_000), BeforeValidator(number)]
 Count = Annotated[int, BeforeValidator(number)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")]
@@ -87,7 +88,7 @@ class Retries(Part):
         default_factory=lambda: ["platform", "hardware"],
         description="After which ends: owners, end reasons, `exit:CODE`.",
     )
-    backoff: Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400)] = Field(
+    backoff: Annotated[float, Field(ge=0, le=86_400), BeforeValidator(_seconds)] = Field(
         default=DEFAULT_BACKOFF_S,
         description="Wait before the first new attempt; doubled each time, up to 5 minutes.",
     )
@@ -105,7 +106,7 @@ class Retries(Part):
 class StopAfter(Part):
     """The attempt is ended on its node once the bus was away this long, and may move then."""
 
-    stop_after: Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=30 * 86_400)] = Field(
+    stop_after: Annotated[float, Field(ge=1, le=30 * 86_400), BeforeValidator(_seconds)] = Field(
         description="At least `suspect_s` of the yard: 6s unless it was set otherwise."
     )
 
@@ -210,11 +211,8 @@ class JobSpec(Part):
     prefer: list[str] = Field(
         default_factory=list, description="Conditions that should hold, among nodes that fit."
     )
-    cpus: Annotated[float, BeforeValidator(number)] | None = Field(
-        default=None,
-        ge=LEAST_CPUS,
-        le=100_000,
-        description="Processors; unset is not limited and counts 0.",
+    cpus: Cpus | None = Field(
+        default=None, description="Processors; unset is not limited and counts 0."
     )
     memory_mib: HostMib | None = Field(
         default=None, description="Host memory; above it the job is killed. Unset is not limited."

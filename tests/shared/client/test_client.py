@@ -17,6 +17,7 @@ from gpuyard.errors import (
     Conflict,
     InvalidJob,
     NotAllowed,
+    RequestError,
     TooLarge,
     Unavailable,
     UnknownThing,
@@ -234,6 +235,23 @@ async def test_events_of_a_job_and_of_the_tenant(nats_server: NatsServer) -> Non
         assert [event["kind"] async for event in client.events(job.id)] == [*kinds, "succeeded"]
         listening.cancel()
         assert heard == [*kinds, "succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"attempt": 9}, "has no attempt 9: it has 1"),
+        ({"rank": 1}, "has no rank 1: it has 1, from 0"),
+        ({"rank": 1, "follow": True}, "has no rank 1"),
+    ],
+)
+async def test_output_that_a_job_cannot_have_is_refused(
+    nats_server: NatsServer, asked: dict[str, Any], says: str
+) -> None:
+    async with FakeYard(nats_server.url, runs_on), client_of(nats_server.url) as client:
+        job = await client.submit(SPEC)
+        with pytest.raises(RequestError, match=says):
+            await anext(client.output(job.id, **asked))
 
 
 async def test_a_cancel_is_answered_and_followed(nats_server: NatsServer) -> None:

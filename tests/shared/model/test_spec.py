@@ -250,3 +250,9 @@ def _references(part: object) -> list[str]:
     if isinstance(part, list):
         return [found for value in part for found in _references(value)]
     return []
+
+
+def test_the_schema_says_bounds_in_its_own_words() -> None:
+    told = json.dumps(JobSpec.model_json_schema())
+    assert [word for word in ("ge", "gt", "le", "lt") if f'"{word}":' in told] == []
+    assert '"exclusiveMinimum": 0' in told
