@@ -136,24 +136,26 @@ class Planner:
         self._standings.clear()
         self._ports.clear()
         self._on_nodes.clear()
-        self._let_pass()
+        self._let_pass(has_ended=self.cluster.reservations.take_ends())
 
     def _open_anew(self, *, has_given: bool) -> bool:
         """After a walk: opens the shapes for which it changed more than the room on nodes. This comes
         to an end, since each time a job was given its place or a node went to one who comes before."""
         if has_given:
             self._open |= self._reserving.review(self._on_nodes, self._is_over, self._now)
-        self._let_pass()
+        has_ended = self.cluster.reservations.take_ends()
+        if has_ended or has_given:
+            self._let_pass(has_ended=has_ended)
         return bool(self._open)
 
-    def _let_pass(self) -> None:
+    def _let_pass(self, *, has_ended: bool) -> None:
         """Opens those that kept off a node whose reservation ended, or that come before it now: what
         a tenant is given moves his jobs back, and time moves all."""
         order, before = self._order_of_tenants(), self._last_order
         self._last_order = order
         # Of several that were given something two may have changed places and back since a look.
         is_as_before = order == before and len(self._planned) < 2
-        if not self.cluster.reservations.take_ends() and is_as_before:
+        if is_as_before and not has_ended:
             return
         by_shape = self.cluster.queue.by_shape
         for shape, nodes in list(self._held_back.items()):
