@@ -14,7 +14,7 @@ from typing import Final
 from gpuyard_coordinator.core.clearing import Holder, Planned, Site, least, needed
 from gpuyard_coordinator.core.moments import seconds_until
 from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S
-from gpuyard_coordinator.core.state import Job, Now, Shape
+from gpuyard_coordinator.core.state import Now, Shape
 
 _MOST_TRIES: Final = 32
 """Nodes whose books are tried for one job, those first where counting promises most."""
@@ -30,10 +30,12 @@ class Prospect:
 
 def expected_end(job: Holder, now: Now) -> float:
     """When what a job holds is free for the next one, monotonic; infinite where nobody knows."""
-    attempt, busy_s = None if isinstance(job, Planned) else job.last, job.shape.busy_s
+    busy_s = job.shape.busy_s
+    if isinstance(job, Planned):
+        return inf if busy_s is None else now.mono + PULL_S + busy_s + HANDOVER_S
+    attempt = job.last
     if attempt is None:
-        is_told = isinstance(job, Planned) and busy_s is not None
-        return now.mono + PULL_S + busy_s + HANDOVER_S if is_told else inf
+        return inf
     if attempt.stop is not None:
         left = attempt.stop["grace_s"] - _since(attempt.stop_requested_at, now)
     elif busy_s is None:

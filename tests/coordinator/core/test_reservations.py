@@ -1,5 +1,6 @@
 """A node kept for whoever comes first and cannot start; who may go ahead meanwhile."""
 
+from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -226,3 +227,50 @@ def test_backfill_never_delays_a_reservation(todo: list[dict[str, Any]]) -> None
                 ends.append((yard.mono + lasts, *key))
                 assert yard.mono <= promised.get(key, float("inf"))
     assert not yard.cluster.jobs, "nobody waits for ever"
+
+
+def could_start(yard: Yard) -> list[str]:
+    """Waiting jobs that would have a place now were every shape asked for anew."""
+    yard.cluster.queue.fresh |= yard.cluster.queue.by_shape.keys()
+    plan = yard.planner.plan(1000, yard.now)
+    return [placed.job for placed in plan.placements]
+
+
+tenants_jobs = st.lists(
+    st.fixed_dictionaries(
+        {
+            "tenant": st.sampled_from(("t1", "t2", "t3")),
+            "gpus": st.sampled_from((1, 1, 1, 2, 3, 4)),
+            "max_runtime": st.sampled_from((None, 60, 300, 1000, 4000)),
+            "priority": st.sampled_from((50, 50, 50, 60)),
+            "preemptible": st.booleans(),
+        }
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(todo=tenants_jobs, chance=st.randoms(use_true_random=False))
+def test_of_several_tenants_all_start_that_may(todo: list[dict[str, Any]], chance: Random) -> None:
+    """A plan moves what tenants have had, and so who keeps off whose node: a second plan is empty
+    all the same, and one that asks for each shape anew places none."""
+    yard = Yard()
+    for tenant, weight in (("t1", 1), ("t2", 2), ("t3", 4)):
+        yard.tenant(tenant, weight=weight)
+    for number in range(3):
+        yard.node(f"n{number}", gpus=chance.randint(1, 4))
+    for number, asked in enumerate(todo):
+        spec = {key: value for key, value in asked.items() if value is not None}
+        yard.submit(f"j{number}", **spec)
+        if chance.random() < 0.5:
+            yard.plan()
+            assert could_start(yard) == []
+        yard.mono += chance.choice((0, 1, 100))
+        running = [k for k, job in sorted(yard.cluster.jobs.items()) if job.last is not None]
+        if running and chance.random() < 0.5:
+            tenant, id = chance.choice(running)
+            yard.end(id, tenant=tenant, exit_code=0)
+    yard.plan()
+    assert could_start(yard) == []
