@@ -57,9 +57,15 @@ def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
     use.running_jobs -= not _holds_elsewhere(cluster, job, attempt)
     if (meeting := _meeting(job, attempt)) is not None:
         cluster.gang_ports[meeting.address].discard(meeting.port)
-    cluster.tenants_eased.add(job.tenant)
+    if _is_limited(cluster, job.tenant):
+        cluster.tenants_eased.add(job.tenant)
     wanted_changed(node)
     cluster.nodes_changed.add(node.name)
+
+
+def _is_limited(cluster: Cluster, tenant: str) -> bool:
+    limits = cluster.tenants.get(tenant, {}).get("limits") or {}
+    return any(most is not None for most in limits.values())
 
 
 @contextmanager

@@ -151,6 +151,7 @@ def _order_stop(
     if ledger.is_held(cluster, job, part):
         part.stop, part.stop_requested_at = order, part.stop_requested_at or now.at
         ledger.wanted_changed(cluster.nodes[part.node])
+        cluster.nodes_changed.add(part.node)
         effects.wanted.add(part.node)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core import adoption, fairshare, gang_places, images, quota
+from gpuyard_coordinator.core import adoption, fairshare, gang_places, growth, images, quota
 from gpuyard_coordinator.core.clearing import Planned
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Assigned, Preempted, StillQueued
@@ -54,6 +54,8 @@ class Planner:
     """Shapes that may fit; the others wait for room to grow."""
     _held_back: dict[Shape, frozenset[str]] = field(default_factory=dict)
     """Of the others those that keep off reserved nodes, and off which."""
+    _last_order: list[tuple[str, int, int]] = field(default_factory=list)
+    """Of tenants, when those that are held back were looked at last."""
     _planned: dict[str, Use] = field(default_factory=dict)
     """What this plan adds to each tenant's use."""
     _standings: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -139,21 +141,27 @@ class Planner:
         self._standings.clear()
         self._ports.clear()
         self._on_nodes.clear()
-        self.cluster.reservations.take_ends()
-        self._let_pass()
+        self._let_pass(has_ended=self.cluster.reservations.take_ends())
 
     def _open_anew(self, *, has_given: bool) -> bool:
         """After a walk: opens the shapes for which it changed more than the room on nodes. This comes
         to an end, since each time a job was given its place or a node went to one who comes before."""
         if has_given:
             self._open |= self._reserving.review(self._on_nodes, self._is_over, self._now)
-        if self.cluster.reservations.take_ends() or has_given:
-            self._let_pass()
+        has_ended = self.cluster.reservations.take_ends()
+        if has_ended or has_given:
+            self._let_pass(has_ended=has_ended)
         return bool(self._open)
 
-    def _let_pass(self) -> None:
+    def _let_pass(self, *, has_ended: bool) -> None:
         """Opens those that kept off a node whose reservation ended, or that come before it now: what
         a tenant is given moves his jobs back, and time moves all."""
+        order, before = self._order_of_tenants(), self._last_order
+        self._last_order = order
+        # Of several that were given something two may have changed places and back since a look.
+        is_as_before = order == before and len(self._planned) < 2
+        if is_as_before and not has_ended:
+            return
         by_shape = self.cluster.queue.by_shape
         for shape, nodes in list(self._held_back.items()):
             orders = by_shape.get(shape)
@@ -162,6 +170,15 @@ class Planner:
             elif not self._is_kept_off(shape, nodes, orders[0]):
                 del self._held_back[shape]
                 self._open.add(shape)
+
+    def _order_of_tenants(self) -> list[tuple[str, int, int]]:
+        """What decides who of two tenants comes first, of those who keep others off or are kept off:
+        each one's priority and his place among them, which several may share."""
+        tenants = {shape.tenant for shape in self._held_back}
+        tenants |= self.cluster.reservations.waiting.keys()
+        standings = {tenant: self._standing(tenant) for tenant in tenants}
+        places = {each: place for place, each in enumerate(sorted(set(standings.values())))}
+        return sorted((name, each[0], places[each]) for name, each in standings.items())
 
     def _is_kept_off(self, shape: Shape, nodes: frozenset[str], first: Order) -> bool:
         """True while each of these nodes is for others than the first job of a shape."""
@@ -201,14 +218,14 @@ class Planner:
                 self.placer.node_changed(node)
             self._is_new_inventory |= self._fleet.count(name, node)
         self._looked_at |= cluster.nodes_changed
+        changed = cluster.nodes_changed.copy()
         cluster.nodes_changed.clear()
         eased, cluster.tenants_eased = cluster.tenants_eased, set()
         if self.placer.take_growth():
-            self._open = set(cluster.queue.by_shape)
-        else:
-            self._open |= cluster.queue.fresh
-            if eased:
-                self._open |= {s for s in cluster.queue.by_shape if s.tenant in eased}
+            self._open |= self._for_growth(changed)
+        self._open |= cluster.queue.fresh
+        if eased:
+            self._open |= {s for s in cluster.queue.by_shape if s.tenant in eased}
         cluster.queue.fresh.clear()
         cluster.queue.moved.clear()
         cluster.images_moved.clear()
@@ -236,6 +253,15 @@ class Planner:
             read_shape(shape): frozenset(nodes) for shape, nodes in memory["held_back"]
         }
         self.cluster.queue.fresh |= {read_shape(shape) for shape in memory["fresh"]}
+
+    def _for_growth(self, changed: Collection[str]) -> set[Shape]:
+        """Shapes that may fit on a node with more room, and all of tenants without a reservation: of
+        these the first that cannot start gets one."""
+        cluster = self.cluster
+        nodes = [node for name in changed if (node := cluster.nodes.get(name)) is not None]
+        waiting, shapes = cluster.reservations.waiting, cluster.queue.by_shape
+        served = [s for s in shapes if s.tenant in waiting and s.nodes == 1]
+        return growth.may_fit(nodes, served) | (shapes.keys() - served)
 
     def _standing(self, tenant: str) -> tuple[int, int]:
         """(priority, how much he has had for his weight), with what the plan gives him."""

@@ -1,7 +1,9 @@
 """A node kept for whoever comes first and cannot start; who may go ahead meanwhile."""
 
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -226,3 +228,65 @@ def test_backfill_never_delays_a_reservation(todo: list[dict[str, Any]]) -> None
                 ends.append((yard.mono + lasts, *key))
                 assert yard.mono <= promised.get(key, float("inf"))
     assert not yard.cluster.jobs, "nobody waits for ever"
+
+
+def could_start(yard: Yard) -> list[str]:
+    """Waiting jobs that would have a place now were every shape asked for anew."""
+    yard.cluster.queue.fresh |= yard.cluster.queue.by_shape.keys()
+    plan = yard.planner.plan(1000, yard.now)
+    return [placed.job for placed in plan.placements]
+
+
+def asked(chance: Random) -> dict[str, Any]:
+    spec: dict[str, Any] = {"gpus": chance.choice([1, 1, 1, 2, 3, 4, 8])}
+    if chance.random() < 0.2:
+        spec = {"cpus": chance.choice([1, 16, 32])}
+    if chance.random() < 0.7:
+        spec["max_runtime"] = chance.choice([60, 300, 1000, 4000])
+    if chance.random() < 0.3:
+        spec["priority"] = chance.choice([40, 50, 60])
+    if chance.random() < 0.3:
+        spec["preemptible"] = True
+    if spec.get("gpus") and chance.random() < 0.15:
+        spec["nodes"] = 2
+    return spec
+
+
+def end_some(yard: Yard, chance: Random) -> None:
+    """Some jobs end one after another, and a plan follows; what was told to stop most often does."""
+    jobs = yard.cluster.jobs
+    held = [k for k, j in sorted(jobs.items()) if j.state in ("assigned", "running")]
+    stopped = [k for k, j in sorted(jobs.items()) if j.last and j.last.stop is not None]
+    for tenant, id in stopped:
+        if jobs[tenant, id].shape.nodes == 1 and chance.random() < 0.7:
+            yard.end(id, tenant=tenant, reason="preempted")
+    chance.shuffle(held)
+    for tenant, id in held[: chance.randint(0, 3)]:
+        job = jobs.get((tenant, id))
+        if job is None or job.shape.nodes > 1 or job.last is None or job.last.stop is not None:
+            yard.cancel(id, tenant=tenant)
+        else:
+            yard.end(id, tenant=tenant, exit_code=0)
+        yard.plan()
+        assert could_start(yard) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_several_tenants_all_start_that_may(seed: int) -> None:
+    """A plan moves what tenants have had, and so who keeps off whose node: a second plan is empty
+    all the same, and one that asks for each shape anew places none."""
+    chance, yard, number = Random(seed), Yard(), 0
+    for tenant in ("t1", "t2", "t3"):
+        yard.tenant(tenant, weight=chance.choice([1, 2, 4]), limits={"gpus": 9})
+    for node in range(chance.randint(1, 4)):
+        yard.node(f"n{node}", gpus=chance.randint(1, 8))
+    for _ in range(20):
+        for _ in range(chance.randint(0, 3)):
+            number += 1
+            yard.submit(f"j{number}", tenant=chance.choice(["t1", "t2", "t3"]), **asked(chance))
+        yard.plan()
+        assert could_start(yard) == []
+        yard.mono += chance.choice([0, 1, 10, 100, 700])
+        for name in yard.agents:
+            yard.beat(name)
+        end_some(yard, chance)
