@@ -5,8 +5,8 @@ until the GPUs asked for reach 130 % of those there are; nothing departs, and wh
 dropped. The figure at x % is the mean allocation over the arrivals at which x % was asked for.
 
 Departures: tasks are drawn with replacement, arrive at a steady rate, and last exponential times so
-that 110 % of the GPUs are asked for on the average; there is no queue. As many as are there on the
-average come at once at the start. The figure is the mean allocation over the last 60 % of the time.
+that 110 % of the GPUs are asked for on the average; there is no queue, and the fleet is empty at the
+start. The figure is the mean allocation over the last 60 % of the time.
 """
 
 import heapq
@@ -84,10 +84,8 @@ def churn(
     ends: list[tuple[float, int, Shape, Placement]] = []
     held, area, since = 0, 0.0, (1 - _COUNTED) * count
     before, began = since, time.process_time()
-    early = round(mean_life)
-    for number in range(-early, count):
+    for now in range(count):
         task, life = tasks[rng.randrange(len(tasks))], rng.expovariate(1 / mean_life)
-        now = max(0, number)
         while ends and ends[0][0] <= now:
             at, _, gone, placement = heapq.heappop(ends)
             if at > before:
@@ -98,11 +96,11 @@ def churn(
             area, before = area + held * (now - before), float(now)
         placed = placer.place(task)
         if placed is None:
-            outcome.rejected += number >= 0
+            outcome.rejected += 1
             continue
-        outcome.placed += number >= 0
+        outcome.placed += 1
         held += demand_milli(task)
-        heapq.heappush(ends, (now + life, number, task, placed))
+        heapq.heappush(ends, (now + life, now, task, placed))
     outcome.seconds = time.process_time() - began
     outcome.percent[0] = 100 * area / (before - since) / capacity_milli
     return outcome
