@@ -123,7 +123,7 @@ class _Bench:
 
     def _spawn(self) -> None:
         config = self._folder / "coordinator.toml"
-        config.write_text(f"store_max_gib = {_STORE_GIB}\n")
+        config.write_text(f"store_max_gib = {_STORE_GIB}\ndir = '{self._folder}'\n")
         url, nodes = self._server.url, str(self._nodes)
         commands = {
             "coordinator": ["-m", "gpuyard_coordinator", "--config", str(config), "--url", url],
