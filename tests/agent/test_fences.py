@@ -231,6 +231,21 @@ async def test_a_push_starts_nothing_while_no_leader_answers(yard: Yard) -> None
 
 
 @in_yard
+async def test_a_fence_shorter_than_the_lease_puts_a_start_off_until_the_next_answer(
+    yard: Yard,
+) -> None:
+    await yard.until(lambda: bool(yard.coordinator.beats))
+    await asyncio.sleep(3)
+    yard.coordinator.answers = False
+    await asyncio.sleep(20)
+    await yard.coordinator.assign(entry(fence_s=10))
+    await asyncio.sleep(2)
+    assert yard.runtime.starts == []
+    yard.coordinator.answers = True
+    await yard.until(lambda: yard.runtime.starts == [key()], timeout_s=5)
+
+
+@in_yard
 async def test_a_start_that_is_late_behind_its_create_is_not_asked_for(yard: Yard) -> None:
     ask = yard.keeper.ask
 

@@ -59,13 +59,27 @@ class Fences:
     def renewed(self, sent_at: float, lease_s: float) -> None:
         """The leader answered a beat that was sent at `sent_at`."""
         now = self._node.now()
-        was_over = self.lease_until <= now
+        was_over = self.lease_until <= now or self._puts_off_a_start(now)
         self.renewed_at = max(self.renewed_at, sent_at)
         self.lease_until = max(self.lease_until, sent_at + lease_s)
         if was_over and self.lease_until > now:
             self._node.wake_all()
         if any(True for _ in self._due()):
             self._arm_soon()
+
+    def _puts_off_a_start(self, now: float) -> bool:
+        """True where a fence that counts from the last renewal was over before it could be armed:
+        one that is shorter than the lease ends while the lease still lives."""
+        beat_s = self._node.parts.beat_s
+        return any(
+            (fence := fence_of(attempt.entry, self.renewed_at, beat_s=beat_s)) is not None
+            and now >= fence.term_at
+            for attempt in self._node.memory.attempts.values()
+            if attempt.entry is not None
+            and attempt.fence is None
+            and attempt.launched is None
+            and attempt.result is None
+        )
 
     def keeper_changed(self) -> None:
         """The keeper answers again, or does no longer."""
