@@ -14,7 +14,6 @@ measures the planner alone, on a fleet and list of its own.
 
 import argparse
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +24,9 @@ from typing import Any, Final
 if not __package__:  # run as a file: its folder must not stand in for the standard library
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from benchmarks.comparison import chosen, options, tell
 from benchmarks.packing_protocol import POINTS, Outcome, churn, fill
 from benchmarks.packing_trace import (
-    BadInput,
     Machine,
     made_up_tasks,
     make_nodes,
@@ -187,39 +186,24 @@ def _rate(placer: Packer, stream: Sequence[Shape]) -> float:
 
 def main() -> int:
     wanted, file = _arguments()
-    try:
-        rows = measure(wanted, lambda text: print(text, file=sys.stderr, flush=True))
-    except BadInput as bad:
-        print(f"packing: {bad}", file=sys.stderr)
-        return 2
-    print("\n".join(summary(rows, departures=wanted.departures)))
-    if file is not None:
-        file.write_text(json.dumps(rows, indent=1) + "\n")
-    below, line = verdict(rows, departures=wanted.departures)
-    print(line)
-    return 1 if below else 0
+    departures = wanted.departures
+    return tell(
+        "packing",
+        lambda progress: measure(wanted, progress),
+        lambda rows: summary(rows, departures=departures),
+        lambda rows: verdict(rows, departures=departures),
+        file,
+    )
 
 
 def _arguments() -> tuple[Run, Path | None]:
     parser = argparse.ArgumentParser(
         "benchmarks/packing.py", description="Compares policies on the public traces."
     )
-    parser.add_argument("--traces", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--lists", default="default", metavar="A,B", help="as default,gpushare40")
-    parser.add_argument("--seeds", default="42,43", metavar="N,M")
-    parser.add_argument("--policies", default="pfs,fgd", metavar="A,B", help=", ".join(POLICIES))
+    options(parser, POLICIES)
     parser.add_argument("--departures", action="store_true", help="jobs end, too")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the rows there")
     given = parser.parse_args()
-    policies = given.policies.split(",")
-    for policy in policies:
-        if policy not in POLICIES:
-            parser.error(f"no policy {policy!r}; there are {', '.join(POLICIES)}")
-    try:
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-    except ValueError:
-        parser.error(f"--seeds {given.seeds!r}: write whole numbers with commas, as 42,43")
-    lists = given.lists.split(",")
+    lists, seeds, policies = chosen(parser, given, POLICIES)
     return Run(given.traces, lists, seeds, policies, given.departures), given.json
 
 

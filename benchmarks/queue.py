@@ -16,7 +16,6 @@ that of `fgd` on every list.
 """
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -24,11 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.comparison import chosen, options, tell
 from benchmarks.report import table
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.simulate.openb import read_machines, read_workload
 from gpuyard_coordinator.simulate.play import known_mix, play
-from gpuyard_coordinator.simulate.workload import BadInput, Workload, at_load, with_limits
+from gpuyard_coordinator.simulate.workload import Workload, at_load, with_limits
 
 POLICIES: Final = {
     "pfs": "ours",
@@ -125,44 +125,22 @@ def _mean(rows: Sequence[dict[str, Any]], name: str, policy: str, key: str) -> f
 
 def main() -> int:
     wanted, file = _arguments()
-    try:
-        rows = measure(wanted, lambda text: print(text, file=sys.stderr, flush=True))
-    except BadInput as bad:
-        print(f"queue: {bad}", file=sys.stderr)
-        return 2
-    print("\n".join(summary(rows)))
-    if file is not None:
-        file.write_text(json.dumps(rows, indent=1) + "\n")
-    missed, line = verdict(rows)
-    print(line)
-    return 1 if missed else 0
+    return tell("queue", lambda progress: measure(wanted, progress), summary, verdict, file)
 
 
 def _arguments() -> tuple[Run, Path | None]:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.queue", description="Compares waits on the public traces."
     )
-    parser.add_argument("--traces", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--lists", default="default", metavar="A,B", help="as default,gpushare40")
-    parser.add_argument("--seeds", default="42,43", metavar="N,M")
-    parser.add_argument("--policies", default="pfs,fgd", metavar="A,B", help=", ".join(POLICIES))
+    options(parser, POLICIES)
     parser.add_argument("--load", type=float, default=95.0, metavar="PERCENT")
     parser.add_argument("--limit-factor", type=float, default=1.5, metavar="N")
     parser.add_argument("--jobs", type=int, default=3000, metavar="N", help="that are counted")
     parser.add_argument("--every", type=int, default=8, metavar="N", help="take each Nth node")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the rows there")
     given = parser.parse_args()
-    policies = given.policies.split(",")
-    for policy in policies:
-        if policy not in POLICIES:
-            parser.error(f"no policy {policy!r}; there are {', '.join(POLICIES)}")
+    lists, seeds, policies = chosen(parser, given, POLICIES)
     if given.load <= 0 or given.limit_factor < 1 or min(given.jobs, given.every) < 1:
         parser.error("--load must be above 0, --limit-factor, --jobs and --every from 1")
-    try:
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-    except ValueError:
-        parser.error(f"--seeds {given.seeds!r}: write whole numbers with commas, as 42,43")
-    lists = given.lists.split(",")
     run = Run(
         given.traces,
         lists,

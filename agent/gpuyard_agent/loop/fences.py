@@ -59,10 +59,10 @@ class Fences:
     def renewed(self, sent_at: float, lease_s: float) -> None:
         """The leader answered a beat that was sent at `sent_at`."""
         now = self._node.now()
-        was_over = self.lease_until <= now or self._puts_off_a_start(now)
+        keeps_waiting = self.lease_until <= now or self._puts_off_a_start(now)
         self.renewed_at = max(self.renewed_at, sent_at)
         self.lease_until = max(self.lease_until, sent_at + lease_s)
-        if was_over and self.lease_until > now:
+        if keeps_waiting and self.lease_until > now:
             self._node.wake_all()
         if any(True for _ in self._due()):
             self._arm_soon()

@@ -110,15 +110,6 @@ def is_sampled(node: Node) -> bool:
     return node.sample_age_s is not None and node.sample_age_s <= STALE_SAMPLE_S
 
 
-def free_gpus(node: Node, settings: Settings) -> list[str]:
-    """UUIDs that a whole-GPU job could be granted now, in the order of their index."""
-    return [
-        uuid
-        for uuid, gpu in node.gpus.items()
-        if instances.is_asked_for(gpu, Shape()) and _is_free(node, gpu, Shape(), settings)
-    ]
-
-
 def takes_share(gpu: Gpu, shape: Shape, node: Node) -> bool:
     """True if a share may sit on this GPU beside what is there: other tenants' shares only where
     both sides allow it."""

@@ -164,10 +164,6 @@ def is_split(gpu: View) -> bool:
     return gpu["mig"] is not None and gpu["mig"]["parent"] is None
 
 
-def is_healthy(gpu: View) -> bool:
-    return bool(gpu["health"]["state"] == "healthy")
-
-
 def _common(node: View, label: str) -> str:
     values = Counter(gpu["labels"].get(label) for gpu in node["gpus"] if not is_instance(gpu))
     values.pop(None, None)

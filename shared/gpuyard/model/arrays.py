@@ -9,7 +9,6 @@ from typing import Final
 
 MOST_TASKS: Final = 100_000
 """Of one array. What is stored of it before they start is one document, whatever their number."""
-LARGEST_TASK: Final = 999_999_999
 _LONGEST_TEXT: Final = 4096
 _PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 _FORMS: Final = "write 0-99, 1,3,7, 0-99:2 or 0-99%8"

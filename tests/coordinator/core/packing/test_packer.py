@@ -265,7 +265,7 @@ def test_a_free_gpu_is_free_to_the_ledger_too() -> None:
     fleet = Fleet(SETTINGS)
     member, _ = fleet.look_at(yard_node)
 
-    assert len(member.key().devices) == len(filters.free_gpus(yard_node, SETTINGS))
+    assert len(member.key().devices) == len(filters.takers(yard_node, Shape(gpus=1), SETTINGS))
     assert all(ledger.free_mib(gpu) for gpu in yard_node.gpus.values())
 
 
