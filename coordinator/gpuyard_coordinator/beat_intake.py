@@ -4,6 +4,7 @@ only it may know."""
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 
@@ -17,6 +18,10 @@ from gpuyard_coordinator.core import adoption
 from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.inbox import Inbox
 
+_AT_ONCE: Final = 8
+"""Less than a millisecond of reading."""
+_MOST_READY: Final = 200
+"""Those of two turns: what is read no newer beat of its agent takes the place of."""
 log = structlog.get_logger()
 
 
@@ -35,10 +40,11 @@ class BeatIntake:
         self._looking: dict[str, asyncio.Task[None]] = {}
         """By subject: a node's next beat waits until the one that is looked up has come back."""
         self._held: dict[str, Message] = {}
-        self._looked_up: deque[NodeBeat] = deque()
+        self._ready: deque[NodeBeat] = deque()
+        """Read, or looked up, and not taken yet."""
 
     def __len__(self) -> int:
-        return len(self._looked_up) + len(self._queue)
+        return len(self._ready) + len(self._queue)
 
     @property
     def arrived(self) -> int:
@@ -47,8 +53,18 @@ class BeatIntake:
     def take(self) -> NodeBeat | None:
         """The oldest one; None where it is refused, or is looked up first: then a later call gives
         it, before any other of its node."""
-        if self._looked_up:
-            return self._looked_up.popleft()
+        return self._ready.popleft() if self._ready else self._read()
+
+    def read_ahead(self) -> bool:
+        """Reads a few for later calls of `take`; False where none waits, or enough are ready."""
+        for _ in range(_AT_ONCE):
+            if not len(self._queue) or len(self._ready) >= _MOST_READY:
+                return False
+            if (event := self._read()) is not None:
+                self._ready.append(event)
+        return True
+
+    def _read(self) -> NodeBeat | None:
         message = self._queue.take()
         if message.subject in self._looking:
             self._held[message.subject] = message
@@ -82,5 +98,5 @@ class BeatIntake:
         except Unavailable:
             return  # the node's next beat asks again
         ended = frozenset(key for key, is_over in zip(keys, found, strict=True) if is_over)
-        self._looked_up.append(NodeBeat(beat, message, ended))
+        self._ready.append(NodeBeat(beat, message, ended))
         self._inbox.wake()

@@ -6,6 +6,7 @@ answer about the leader's lease above all, does not wait for the reading of any.
 """
 
 import asyncio
+from collections import OrderedDict
 from typing import Final
 
 from gpuyard.bus import Message
@@ -26,7 +27,8 @@ class BeatQueue:
         """How many ever came."""
         self._inbox = inbox
         self._news_s = beat_s * IN_TIME
-        self._waiting: dict[tuple[str, str], Message] = {}
+        # A plain map looks for its oldest entry past all that were taken from its front.
+        self._waiting: OrderedDict[tuple[str, str], Message] = OrderedDict()
         self._heard: dict[str, float] = {}
         """When each subject had its last beat, on the loop's clock."""
 
@@ -53,8 +55,8 @@ class BeatQueue:
         self._inbox.wake()
 
     def take(self) -> Message:
-        """The oldest one; StopIteration where none waits."""
-        return self._waiting.pop(next(iter(self._waiting)))
+        """The oldest one; KeyError where none waits."""
+        return self._waiting.popitem(last=False)[1]
 
 
 def _agent(message: Message) -> tuple[str, str]:

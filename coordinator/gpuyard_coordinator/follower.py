@@ -12,7 +12,7 @@ import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from gpuyard import codec, subjects
 from gpuyard.bus import (
@@ -24,7 +24,7 @@ from gpuyard.bus import (
     read_last_values,
 )
 from gpuyard.errors import ProtocolError, RemoteProtocolError, Unavailable
-from gpuyard.messages import Beat, JobDocument
+from gpuyard.messages import Beat
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import beats, recovery, shares
@@ -252,7 +252,7 @@ class Follower:
         elif kind == subjects.MIX_KEY:
             recovery.take_mix(self.cluster, document)
         else:
-            self.cluster.remember_done(cast(JobDocument, document))
+            self.cluster.recently_done.put((document["tenant"], document["id"]), data)
 
     def _drop(self, kind: str, name: str) -> None:
         if kind == "job":

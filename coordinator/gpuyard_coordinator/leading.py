@@ -35,6 +35,7 @@ from gpuyard_coordinator.standby import Standby, serve_leader
 from gpuyard_coordinator.storage_watch import StorageWatch
 from gpuyard_coordinator.store import Store
 from gpuyard_coordinator.submissions import read_submission
+from gpuyard_coordinator.telling import Teller
 
 log = structlog.get_logger()
 INTAKE: Final = "coordinator"
@@ -98,9 +99,9 @@ class Leading:
 
         def ended(key: JobKey, attempts: int) -> None:
             services.job_ended(key)
-            leader.logs.forget(*key, attempts)
+            leader.teller.logs.forget(*key, attempts)
 
-        leader.ended = ended
+        leader.teller.ended = ended
         beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._beats.put)
         answering = await serve_leader(self._bus)
         purging = asyncio.create_task(
@@ -146,8 +147,15 @@ class Leading:
         async def has_ended(key: JobKey) -> bool:
             return await store.get_done(*key) is not None
 
-        return Leader(
+        teller = Teller(
             bus=self._bus,
+            leadership=self._leadership,
+            cluster=cluster,
+            clock=self._clock,
+            log=log,
+            logs=LogLedger(self._bus.jetstream),
+        )
+        return Leader(
             leadership=self._leadership,
             store=store,
             outbox=outbox,
@@ -155,10 +163,9 @@ class Leading:
             cluster=cluster,
             planner=planner,
             clock=self._clock,
-            log=log,
+            teller=teller,
             beats=BeatIntake(self._inbox, self._beats, has_ended=has_ended),
             next_out=left.next_out,
-            logs=LogLedger(self._bus.jetstream),
             recorder=recorder,
         )
 

@@ -1,27 +1,27 @@
 """One leadership: events in, one commit a turn, then what was committed is told.
 
 A turn drains the inbox, applies all of it, plans, commits all of it at once, and only then
-acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is the next turn.
+acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is the next turn. While
+the bus stores a commit, what follows it is packed and the next beats are read; the state stays as
+it was sent.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from structlog.typing import FilteringBoundLogger
-
-from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Delivery, Message
-from gpuyard.errors import Unavailable
-from gpuyard.messages import BeatReply, JobDocument
+from gpuyard import subjects
+from gpuyard.bus import Delivery
+from gpuyard.messages import JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import arrays, documents, follow_ups, quota, shares
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import BeatOutcome, Effects, Outcome
+from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import (
     CancelRequested,
     Event,
@@ -31,15 +31,15 @@ from gpuyard_coordinator.core.events import (
     Tick,
 )
 from gpuyard_coordinator.core.plan import Plan, Planner
-from gpuyard_coordinator.core.state import Node, Now
+from gpuyard_coordinator.core.state import Now
 from gpuyard_coordinator.deposed import is_deposed
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.leader import Leadership
-from gpuyard_coordinator.log_ledger import LogLedger
 from gpuyard_coordinator.out_records import PackedMessage, encode_record, packed_records
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.record import Recorder
 from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
+from gpuyard_coordinator.telling import Packed, Teller
 
 TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
@@ -66,6 +66,9 @@ class Beats(Protocol):
 
     def take(self) -> NodeBeat | None:
         """The oldest; None for one that is not for this turn."""
+
+    def read_ahead(self) -> bool:
+        """Reads some that `take` gives later; False where none is to be read now."""
 
     def close(self) -> None: ...
 
@@ -97,7 +100,6 @@ class Query:
 class Leader:
     """Everything of one leadership. Ends by an exception or when the lease is lost."""
 
-    bus: Bus
     leadership: Leadership
     store: Store
     outbox: Outbox
@@ -106,17 +108,12 @@ class Leader:
     cluster: Cluster
     planner: Planner
     clock: Clock
-    log: FilteringBoundLogger
+    teller: Teller
     next_out: int
-    logs: LogLedger
-    ended: Callable[[JobKey, int], None] = lambda key, attempts: None
-    """Told of every job that is over, and of its number of attempts, after the commit."""
     recorder: Recorder | None = None
     """Keeps what each plan went by and what it decided."""
     commits: int = 0
     _is_stopping: bool = False
-    _usual_reply: bytes = b""
-    """What nearly every beat is answered: all is well, and there is no news."""
     unexplained: list[JobKey] = field(default_factory=list)
     """Jobs that came while a plan was cut short: told why they wait once one is whole."""
 
@@ -127,7 +124,7 @@ class Leader:
 
     async def run(self) -> None:
         """Turns until the lease is lost; raises Fenced when a commit shows that it was."""
-        await self._announce()
+        await self.teller.announce()
         next_tick = self.clock.monotonic()
         while not (self._is_stopping or self.leadership.lost.is_set()):
             wake_at = min(next_tick, self.store.checkpoint_at)
@@ -157,33 +154,40 @@ class Leader:
         plan = self._plan(now, effects)
         records = packed_records(effects.out)
         writes = self._writes(effects, records)
-        if writes:
-            await self.store.commit(writes)
-            self.commits += 1
-        elif (queries or effects.outcomes) and await is_deposed(
-            self.leadership, self.store, self.clock
-        ):
+        packed = await self._commit(writes, effects)
+        has_asked = bool(queries or effects.outcomes)
+        if not writes and has_asked and await is_deposed(self.leadership, self.store, self.clock):
             raise Fenced
         for messages in records:
             self.outbox.push_packed(self.next_out, messages)
             self.next_out += 1
-        await self._tell(effects, deliveries)
+        await self.teller.send(packed, effects, deliveries)
         if self.recorder is not None:
             self.recorder.take(now, plan, writes)
         for query in queries:
             query.run(self.cluster)
 
-    async def _tell(self, effects: Effects, deliveries: list[Delivery]) -> None:
-        for name in effects.wanted:
-            await self._push_wanted(name)
-        for delivery in deliveries:
-            delivery.ack()
-        for outcome in effects.outcomes:
-            self._answer(outcome)
-        for key in effects.ended:
-            self.ended(key, len(effects.done[key]["attempts"]))
-        for beat in effects.beats:
-            await self._answer_beat(beat, effects)
+    async def _commit(self, writes: list[Write], effects: Effects) -> Packed:
+        """Stores a turn; meanwhile packs what follows."""
+        if not writes:
+            return self.teller.pack(effects)
+        async with self._storing(self.store.commit(writes)):
+            packed = self.teller.pack(effects)
+        self.commits += 1
+        return packed
+
+    @asynccontextmanager
+    async def _storing(self, work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+        """Done once both `work` and the block are; until then beats are read, some at a time."""
+        storing = asyncio.create_task(work)
+        try:
+            await asyncio.sleep(0)  # it is sent
+            yield
+            while not storing.done() and self.beats.read_ahead():
+                await asyncio.sleep(0)
+            await storing
+        finally:
+            storing.cancel()
 
     def _apply_beats(self, now: Now, effects: Effects) -> None:
         for _ in range(min(BEATS_PER_TURN, len(self.beats))):
@@ -253,10 +257,9 @@ class Leader:
             for job in sorted(jobs, key=lambda job: job.submit_seq)
         ]
         writes += [delete(subjects.job_key(*key)) for key in sorted(effects.deleted)]
-        for key, document in effects.done.items():
-            is_early_cancel = not document["spec_sha256"] and document["reason"] == "cancelled"
-            ttl_s = CANCEL_KEPT_S if is_early_cancel else DONE_KEPT_S
-            writes.append(put(subjects.done_key(*key), dict(document), ttl_s=ttl_s))
+        for key, done in effects.done.items():
+            ttl_s = CANCEL_KEPT_S if done.is_early_cancel else DONE_KEPT_S
+            writes.append(put(subjects.done_key(*key), done.packed, ttl_s=ttl_s))
         for name in sorted(effects.nodes):
             node = documents.node_document(cluster.nodes[name])
             writes.append(put(subjects.node_key(name), dict(node)))
@@ -273,74 +276,13 @@ class Leader:
             writes.append(put(subjects.out_key(n), encode_record(messages)))
         return writes
 
-    async def _push_wanted(self, name: str) -> None:
-        """A push is for latency alone: one that is lost is repaired by the next beat's reply."""
-        node = self.cluster.nodes[name]
-        body = documents.encode_wanted(self.cluster, node)
-        try:
-            await self.bus.agents.publish(subjects.wanted(name), body)
-        except Unavailable:
-            self.log.debug("push not sent", node=name)
-
-    def _answer(self, outcome: Outcome) -> None:
-        ref = outcome.ref
-        if ref is not None and not isinstance(ref, Delivery):
-            ref.answer(outcome)  # type: ignore[attr-defined]  # every other ref is an Asker
-
-    async def _answer_beat(self, outcome: BeatOutcome, effects: Effects) -> None:
-        message = outcome.ref
-        if not isinstance(message, Message) or not self._may_answer_beats():
-            return
-        node = self.cluster.nodes[outcome.node]
-        is_wanted = outcome.needs_wanted and outcome.node not in effects.wanted
-        log_chunks = self.logs.stored(node) if node.attempts else {}
-        body: Mapping[str, Any] | bytes
-        if is_wanted or log_chunks or outcome.status != "ok" or message.is_json:
-            body = self._beat_reply(outcome, node if is_wanted else None, log_chunks)
-        else:
-            body = self._usual_reply or self._encode_usual_reply()
-        try:
-            await self.bus.agents.respond(
-                message, body, caller_prefix=subjects.agent_inbox(outcome.node)
-            )
-        except Unavailable:
-            self.log.debug("beat not answered", node=outcome.node)
-
-    def _encode_usual_reply(self) -> bytes:
-        self._usual_reply = codec.encode(self._beat_reply(None, None, {}))
-        return self._usual_reply
-
-    def _beat_reply(
-        self, outcome: BeatOutcome | None, wanted: Node | None, log_chunks: dict[str, int]
-    ) -> BeatReply:
-        """To a node whose wanted set is to be told, or None; `outcome` is None where all is well."""
-        is_rival = outcome is not None and outcome.status != "ok"
-        return {
-            "v": 1,
-            "yard": self.cluster.yard,
-            "token": list(self.cluster.token),
-            "lease_s": self.cluster.settings.lost_s,
-            "status": "duplicate_name" if is_rival else "ok",
-            "message": outcome.message if outcome is not None else None,
-            "wanted": documents.wanted_document(self.cluster, wanted) if wanted else None,
-            "log_chunks": log_chunks,
-        }
-
-    def _may_answer_beats(self) -> bool:
-        """An answer renews a node's lease, so it needs a lease of our own."""
-        return self.leadership.is_valid(self.clock.monotonic())
-
-    async def _announce(self) -> None:
-        """Shows every known node its document under the new token, so that it beats at once."""
-        for name in list(self.cluster.nodes):
-            await self._push_wanted(name)
-
     async def _tidy(self) -> None:
         """Lets go of relayed records, most of them before the bucket ever had them, and moves one
         batch of commits to their keys where that is due; works on new prices a little."""
         self.store.forget(subjects.out_key(n) for n in self.outbox.take_acknowledged())
         if self.store.checkpoint_due(self.clock.monotonic()):
-            await self.store.checkpoint()
+            async with self._storing(self.store.checkpoint()):
+                pass
         if (priced := self.planner.repricing.go_on()) is not None:
             self.inbox.put(Arrival(priced))
         elif self.planner.repricing.is_busy:

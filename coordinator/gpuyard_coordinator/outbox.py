@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuyard import subjects
 from gpuyard.bus import (
@@ -46,8 +45,7 @@ log = logging.getLogger(__name__)
 Number = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     number: Number
     subject: str
     data: bytes

@@ -81,7 +81,7 @@ def find(cluster: Cluster, tenant: str, text: str) -> Job | JobDocument | None:
         array = resolve(cluster, tenant, head) if number else None
         found = arrays.pending(cluster, (tenant, f"{array[1]}_{number}")) if array else None
         return None if found is None else arrays.task(cluster, *found)
-    return cluster.jobs.get(key) or cluster.recently_done[key]
+    return cluster.jobs.get(key) or cluster.recently_done.get(key)
 
 
 def without_live(cluster: Cluster, documents: Sequence[JobDocument]) -> list[JobDocument]:
@@ -360,7 +360,8 @@ def id_taken(cluster: Cluster, event: Submitted) -> Conflict | None:
     that is the same job sent before, or a cancel of it came first."""
     key = (event.tenant, event.id)
     live = cluster.jobs.get(key)
-    kept = documents.job_document(live) if live else cluster.recently_done.get(key, event.known)
+    ended = cluster.recently_done.get(key) or event.known
+    kept = documents.job_document(live) if live else ended
     if kept is None:
         return None
     if not kept["spec_sha256"]:

@@ -115,7 +115,7 @@ async def test_an_end_is_told_and_remembered(bus: Bus) -> None:
         await store.commit([gone(1), put(subjects.done_key("t", "j1"), dict(record))])
         assert await caught_up(follower) == {}
         assert ended == [("t", "j1")]
-        assert follower.cluster.recently_done["t", "j1"]["id"] == "j1"
+        assert follower.cluster.recently_done.get(("t", "j1")) == record
 
 
 async def test_a_late_copy_of_a_commit_changes_nothing(

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,7 +249,7 @@ async def test_a_late_copy_of_a_record_changes_nothing(
         # Copies of what is still to be checkpointed, and then of what was.
         for record in network.records[:2]:
             # The server forgets an id after a while; it cannot then know the copy by it.
-            await network.repeat(record if is_known else replace(record, message_id=None))
+            await network.repeat(record if is_known else record._replace(message_id=None))
         assert await jobs(bus) == [{"n": n - 1}]
         await store.commit([put("job.a.1", {"n": n})])
         assert await store.checkpoint()

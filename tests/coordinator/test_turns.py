@@ -16,6 +16,7 @@ from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.inbox import Inbox
 from gpuyard_coordinator.loop import BEATS_PER_TURN, READS_PER_TURN, Leader, Query
 from gpuyard_coordinator.store import Fenced
+from gpuyard_coordinator.telling import Teller
 
 
 class Flood:
@@ -31,6 +32,9 @@ class Flood:
 
     def take(self) -> None:
         self.taken += 1
+
+    def read_ahead(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -55,10 +59,10 @@ class Reign:
 def leader(beats: Flood, reign: Reign | None = None) -> Leader:
     reign = reign or Reign(is_held=True)
     cluster = Cluster(yard="y", token=(1, 1))
+    leadership = cast(Any, SimpleNamespace(lost=asyncio.Event(), is_valid=reign.is_valid))
     unused: Any = None
     return Leader(
-        bus=unused,
-        leadership=cast(Any, SimpleNamespace(lost=asyncio.Event(), is_valid=reign.is_valid)),
+        leadership=leadership,
         store=cast(
             Any,
             SimpleNamespace(
@@ -74,9 +78,8 @@ def leader(beats: Flood, reign: Reign | None = None) -> Leader:
         cluster=cluster,
         planner=Planner(cluster, Packer(cluster.settings, mix=cluster.mix)),
         clock=Clock(),
-        log=structlog.get_logger(),
+        teller=Teller(unused, leadership, cluster, Clock(), structlog.get_logger(), unused),
         next_out=0,
-        logs=unused,
     )
 
 

@@ -86,8 +86,7 @@ class Stored:
                 self.jobs[key] = codec.encode(document)
         for key in effects.deleted:
             self.jobs.pop(key, None)
-        for key, ended in effects.done.items():
-            self.done[key] = codec.encode(ended)
+        self.done |= {key: ended.packed for key, ended in effects.done.items()}
         for name in effects.nodes:
             self.nodes[name] = codec.encode(documents.node_document(cluster.nodes[name]))
         for name in effects.forgotten:

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 from gpuyard import codec
 from gpuyard.errors import Conflict, FieldFault, InvalidJob, TooLarge, UnknownThing
 from gpuyard.messages import JobDocument
+from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
 from gpuyard_coordinator.core import (
@@ -30,7 +31,7 @@ from gpuyard_coordinator.core import (
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects, Outcome
+from gpuyard_coordinator.core.effects import Done, Effects, Outcome
 from gpuyard_coordinator.core.events import (
     Assigned,
     AwaitedLookedUp,
@@ -133,7 +134,7 @@ def _carry_out(
 
 
 def _done(cluster: Cluster, tenant: str, id: str, known: JobDocument | None) -> JobDocument | None:
-    return cluster.recently_done.get((tenant, id), known)
+    return cluster.recently_done.get((tenant, id)) or known
 
 
 def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> None:
@@ -156,7 +157,7 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
     notice = {"unlimited": True} if tenancy.is_stranger(cluster, event.tenant) else None
     job = _new_job(cluster, event, spec, shape, now)
     cluster.jobs[key] = job
-    cluster.forget_done(key)
+    cluster.recently_done.discard(key)
     effects.done.pop(key, None)
     message = "; ".join(note for note in (event.note, *notes) if note) or None
     effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user, data=notice)
@@ -307,8 +308,7 @@ def _refuse(
     record["reason"] = reason
     record["message"] = "; ".join(str(fault) for fault in event.faults)
     record["spec"] = event.spec
-    effects.done[key] = record
-    cluster.remember_done(record)
+    _keep(cluster, key, record, effects)
 
 
 def _cancel(cluster: Cluster, event: CancelRequested, now: Now, effects: Effects) -> None:
@@ -339,10 +339,22 @@ def _cancel_unknown(
     record = _record(event.tenant, event.id, event.actor, JobState.CANCELLED, now)
     record["reason"] = EndReason.CANCELLED
     record["message"] = f"{message}, before it was submitted"
-    effects.done[event.tenant, event.id] = record
-    cluster.remember_done(record)
+    _keep(cluster, (event.tenant, event.id), record, effects, is_early_cancel=True)
     error = UnknownThing(f"no job {event.id}: should it still come, it will not run")
     effects.outcomes.append(Outcome(event.ref, error=error))
+
+
+def _keep(
+    cluster: Cluster,
+    key: JobKey,
+    record: JobDocument,
+    effects: Effects,
+    *,
+    is_early_cancel: bool = False,
+) -> None:
+    packed = codec.encode(record)
+    effects.done[key] = Done(packed, is_early_cancel)
+    cluster.recently_done.put(key, packed)
 
 
 def _record(tenant: str, id: str, user: str, state: JobState, now: Now) -> JobDocument:

@@ -2,20 +2,17 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from gpuyard.messages import JobDocument, Token
+from gpuyard.messages import Token
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.history import History
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.ordering import Queue
+from gpuyard_coordinator.core.recently_done import RecentlyDone
 from gpuyard_coordinator.core.reservations import Reservations
 from gpuyard_coordinator.core.state import AttemptRef, ImageRecord, Job, Node, Now, Settings
-
-RECENTLY_DONE_KEPT: Final = 5_000
-RECENTLY_DONE_KIB: Final = 32 * 1024
-"""Whichever is less; older ends are looked up in the store."""
 
 
 @dataclass(slots=True)
@@ -52,9 +49,8 @@ class Cluster:
     queue: Queue = field(default_factory=Queue)
     beat_order: OrderedDict[str, None] = field(default_factory=OrderedDict)
     """Names of nodes, the one that beat longest ago first."""
-    recently_done: OrderedDict[JobKey, JobDocument] = field(default_factory=OrderedDict)
+    recently_done: RecentlyDone = field(default_factory=RecentlyDone)
     """Jobs that ended of late: a look-up made before their end must not be believed."""
-    recently_done_kib: int = 0
     next_submit_seq: int = 1
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Documents that operators wrote, in their kept form; a tenant without one is not limited."""
@@ -120,27 +116,3 @@ class Cluster:
 
     def use_of(self, tenant: str) -> Use:
         return self.use.setdefault(tenant, Use())
-
-    def remember_done(self, document: JobDocument) -> None:
-        key = (document["tenant"], document["id"])
-        self.forget_done(key)
-        self.recently_done[key] = document
-        self.recently_done_kib += _kib(document)
-        while (
-            len(self.recently_done) > RECENTLY_DONE_KEPT
-            or self.recently_done_kib > RECENTLY_DONE_KIB
-        ):
-            self.forget_done(next(iter(self.recently_done)))
-
-    def forget_done(self, key: JobKey) -> None:
-        """A job that did not end of late is no error."""
-        document = self.recently_done.pop(key, None)
-        if document is not None:
-            self.recently_done_kib -= _kib(document)
-
-
-def _kib(document: JobDocument) -> int:
-    """About how much memory a record takes: what is long in one is its texts."""
-    spec = document["spec"]
-    texts = [*(spec.get("env") or {}).values(), *(spec.get("command") or ())]
-    return 8 + len(document["attempts"]) + sum(len(str(text)) for text in texts) // 1024

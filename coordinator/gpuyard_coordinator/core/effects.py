@@ -1,11 +1,11 @@
 """What `apply` wants done, as values in named buckets; the loop commits, then performs them."""
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuyard import subjects
 from gpuyard.errors import RequestError
-from gpuyard.messages import AuditRecord, Event, JobDocument, OutMessage
+from gpuyard.messages import AuditRecord, Event, OutMessage
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
@@ -46,12 +46,20 @@ class BeatOutcome:
     needs_wanted: bool = False
 
 
+class Done(NamedTuple):
+    """The record of a job that is over, as it is stored."""
+
+    packed: bytes
+    is_early_cancel: bool = False
+    """Of a cancel that came before its job."""
+
+
 @dataclass(slots=True)
 class Effects:
     """Everything of one turn. `jobs` and `nodes` are stored as they stand when the turn ends."""
 
     jobs: set[JobKey] = field(default_factory=set)
-    done: dict[JobKey, JobDocument] = field(default_factory=dict)
+    done: dict[JobKey, Done] = field(default_factory=dict)
     """Records to keep of jobs that are over; where the job lived, its key is deleted too."""
     deleted: set[JobKey] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
@@ -60,7 +68,8 @@ class Effects:
     out: list[OutMessage] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     beats: list[BeatOutcome] = field(default_factory=list)
-    ended: list[JobKey] = field(default_factory=list)
+    ended: list[tuple[JobKey, int]] = field(default_factory=list)
+    """Jobs that are over, each with its number of attempts."""
     forgotten: set[str] = field(default_factory=set)
     """Nodes whose record is deleted."""
     tenants: set[str] = field(default_factory=set)

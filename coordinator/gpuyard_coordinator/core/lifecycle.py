@@ -24,7 +24,7 @@ from gpuyard_coordinator.core import (
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.effects import Done, Effects
 from gpuyard_coordinator.core.gangs import Place
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_nodes
 
@@ -255,11 +255,11 @@ def end_job(
     effects.emit(job, EventKind(state), now, message=message, actor=actor, data=data)
     effects.jobs.discard(job.key)
     cluster.jobs.pop(job.key, None)
-    document = documents.job_document(job)
-    effects.done[job.key] = document
+    packed = documents.encode_job(job)
+    effects.done[job.key] = Done(packed)
     effects.deleted.add(job.key)
-    effects.ended.append(job.key)
-    cluster.remember_done(document)
+    effects.ended.append((job.key, len(job.attempts)))
+    cluster.recently_done.put(job.key, packed)
 
 
 def final_state(reason: EndReason, exit_code: int | None) -> JobState:

@@ -151,7 +151,7 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
     if is_new and job.array is None:
         cluster.mix.observe(job.shape, job.submit_seq)
     _take_out(cluster, job.key)
-    cluster.forget_done(job.key)
+    cluster.recently_done.discard(job.key)
     cluster.jobs[job.key] = job
     dependencies.enter(cluster, job)
     arrays.enter(cluster, job)

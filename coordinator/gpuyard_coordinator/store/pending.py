@@ -10,8 +10,8 @@ is left over what the bucket has gives the state, also over keys that are newer 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from gpuyard_coordinator.store.records import WalNumber, Write
 
@@ -22,8 +22,7 @@ _WRITTEN_ONCE: Final = "out."
 bucket, so that a record which was relayed before the checkpoint leaves no trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     write: Write
     since: WalNumber | None
     """The oldest log record left that writes the key; None where no record does."""
@@ -100,7 +99,7 @@ class Pending:
                 self._remove(write.key)
                 self._put(_Entry(write, log, entry.is_new))
             else:
-                self._put(replace(entry, write=write))
+                self._put(entry._replace(write=write))
 
     def add_void(self, logs: Sequence[WalNumber]) -> None:
         """Note records that say nothing and only have to be deleted."""
@@ -125,7 +124,7 @@ class Pending:
         for write in part.writes:
             entry = self._entries.get(write.key)
             if entry is not None and entry.is_new:
-                self._entries[write.key] = replace(entry, is_new=False)
+                self._entries[write.key] = entry._replace(is_new=False)
 
     def note_stored(self, part: Part) -> None:
         for write in part.writes:

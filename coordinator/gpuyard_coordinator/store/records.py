@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuyard import codec, subjects
 from gpuyard.bus import MAX_BATCH_MESSAGES, Publication, Stored
@@ -27,8 +27,7 @@ WalNumber = tuple[int, int]
 """(sequence of the leader's epoch, number of its commit) of a log record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """One key of a commit; `data` None deletes it. Made by `put` and `delete`."""
 
     key: str
@@ -119,7 +118,7 @@ def batch_publications(
         _marker(subjects.wal_key(*number), MARKER_TTL_S if number[0] == epoch else TAKEN_OVER_TTL_S)
         for number in logs
     ]
-    messages[0] = replace(messages[0], expected=epoch, expected_on=_EPOCH)
+    messages[0] = messages[0]._replace(expected=epoch, expected_on=_EPOCH)
     last = Publication(
         subjects.state(subjects.COMMIT_KEY), record.encode(), expected=record.sequence
     )

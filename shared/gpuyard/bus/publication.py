@@ -1,9 +1,10 @@
 """What is written to a stream: a message with its conditions, and what is read back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -13,10 +14,10 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 ROLLUP: Final = "Nats-Rollup"
 KV_OPERATION: Final = "KV-Operation"
 MARKER_REASON: Final = "Nats-Marker-Reason"
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(NamedTuple):
     """One message for a stream. It is stored only if everything it expects holds."""
 
     subject: str
@@ -31,7 +32,7 @@ class Publication:
     message_id: str | None = None
     marker: Literal["DEL", "PURGE"] | None = None
     """Makes it a delete marker of a bucket; PURGE also removes the key's history."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = _NO_HEADERS
 
     def all_headers(self) -> dict[str, str]:
         headers = dict(self.headers)

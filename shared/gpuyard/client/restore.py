@@ -17,7 +17,7 @@ import secrets
 import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -204,7 +204,7 @@ async def _take_over(
         }
         batch = [
             _conditional(subjects.YARD_KEY, codec.encode(document), yard),
-            replace(_conditional(subjects.LEASE_KEY, record, lease), ttl_s=LEASE_S),
+            _conditional(subjects.LEASE_KEY, record, lease)._replace(ttl_s=LEASE_S),
             _conditional(subjects.EPOCH_KEY, record, epoch),
         ]
         try:
@@ -303,7 +303,7 @@ class _Leading:
 
     async def _store(self, batch: Sequence[Publication]) -> None:
         epoch_subject = subjects.state(subjects.EPOCH_KEY)
-        first = replace(batch[0], expected=self.epoch, expected_on=epoch_subject)
+        first = batch[0]._replace(expected=self.epoch, expected_on=epoch_subject)
         for tries_left in reversed(range(TRIES)):
             try:
                 await self._jetstream.publish_batch([first, *batch[1:]])

@@ -124,7 +124,7 @@ def test_after_a_refusal_the_mended_job_runs_under_its_id() -> None:
     yard.plan()
 
     assert yard.states("j") == ["assigned"]
-    assert yard.cluster.recently_done == {}
+    assert not len(yard.cluster.recently_done)
 
 
 def test_a_refused_body_does_not_disturb_the_job_that_has_its_id() -> None:
