@@ -13,15 +13,15 @@ from gpuyard.errors import RemoteProtocolError, Unavailable
 from gpuyard.messages import Beat
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.beat_door import BeatDoor
-from gpuyard_coordinator.beat_queue import BeatQueue
+from gpuyard_coordinator.beat_queue import BeatQueue, Waiting
 from gpuyard_coordinator.core import adoption
 from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.inbox import Inbox
 
+MOST_READY: Final = 200
+"""Those of two turns: what is read no newer beat of its agent takes the place of."""
 _AT_ONCE: Final = 8
 """Less than a millisecond of reading."""
-_MOST_READY: Final = 200
-"""Those of two turns: what is read no newer beat of its agent takes the place of."""
 log = structlog.get_logger()
 
 
@@ -39,7 +39,7 @@ class BeatIntake:
         self._door = BeatDoor()
         self._looking: dict[str, asyncio.Task[None]] = {}
         """By subject: a node's next beat waits until the one that is looked up has come back."""
-        self._held: dict[str, Message] = {}
+        self._held: dict[str, Waiting] = {}
         self._ready: deque[NodeBeat] = deque()
         """Read, or looked up, and not taken yet."""
 
@@ -58,19 +58,20 @@ class BeatIntake:
     def read_ahead(self) -> bool:
         """Reads a few for later calls of `take`; False where none waits, or enough are ready."""
         for _ in range(_AT_ONCE):
-            if not len(self._queue) or len(self._ready) >= _MOST_READY:
+            if not len(self._queue) or len(self._ready) >= MOST_READY:
                 return False
             if (event := self._read()) is not None:
                 self._ready.append(event)
         return True
 
     def _read(self) -> NodeBeat | None:
-        message = self._queue.take()
+        waiting = self._queue.take()
+        message = waiting.message
         if message.subject in self._looking:
-            self._held[message.subject] = message
+            self._held[message.subject] = waiting
             return None
         try:
-            beat = self._door.read(message)
+            beat = self._door.read(message, is_news=waiting.is_news)
         except RemoteProtocolError as error:
             log.warning("beat refused", subject=message.subject, reason=str(error)[:300])
             return None

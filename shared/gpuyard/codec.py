@@ -29,6 +29,7 @@ MAX_DEPTH: Final = 32
 _MAX_ITEMS: Final = 1_000_000
 _MAX_INTEGER_DIGITS: Final = 20
 # What begins a number that is not finite: rare among the bytes of others.
+_NIL: Final = b"\xc0"
 _NOT_FINITE: Final = (re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]"), re.compile(rb"\xca[\x7f\xff]"))
 # What begins bytes or a short float, and a double that is not finite. Text and numbers may hold
 # the same bytes, so a hit proves nothing; without one there is nothing to look for.
@@ -106,24 +107,26 @@ def packed_value(data: bytes, key: str) -> bytes:
     return packed
 
 
-def decode_except(data: bytes, key: str, packed: bytes) -> dict[str, Any] | None:
-    """As `decode` for msgpack where the value at `key` is `packed`, but with None in its place; None
-    where it is another.
+def decode_except(data: bytes, known: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """As `decode` for msgpack, but with None at each key of `known` whose value is packed just so,
+    and at no other of these keys; None where that cannot be told apart.
 
     Saves decoding what the reader has from last time. None as well for a body with bytes in it. The
     caller validates the rest against types, which bounds its depth.
     """
-    name = _packed_text(key)
-    begin = data.find(name) + len(name)
-    if begin < len(name) or not data.startswith(packed, begin):
-        return None
-    rest = data[:begin] + b"\xc0" + data[begin + len(packed) :]
+    rest, is_known = data, dict.fromkeys(known, False)
+    for key, packed in known.items():
+        name = _packed_text(key)
+        begin = rest.find(name) + len(name)
+        if begin >= len(name) and rest.startswith(packed, begin):
+            rest = rest[:begin] + _NIL + rest[begin + len(packed) :]
+            is_known[key] = True
     try:
         body = msgpack.unpackb(rest, raw=False, max_bin_len=0, max_ext_len=0)
     except _NOT_MSGPACK:
         return None
     # The bytes may have stood elsewhere, in a text or deeper down.
-    if type(body) is not dict or body.get(key, packed) is not None:
+    if type(body) is not dict or any((body.get(k) is None) != is_known[k] for k in known):
         return None
     if _is_odd(rest):
         _check_levels(body, with_leaves=True)

@@ -50,6 +50,30 @@ def test_the_rest_is_checked_each_time(as_json: bool) -> None:
         door.read(message(BEAT, node="other", as_json=as_json))
 
 
+def test_samples_that_come_again_for_news_are_the_same_object() -> None:
+    door = BeatDoor()
+    door.read(message(BEAT))
+    first = door.read(message(BEAT), is_news=True)
+    second = door.read(message(BEAT | {"seq": BEAT["seq"] + 1}), is_news=True)
+    assert second["samples"] is first["samples"]
+    assert second == {**BEAT, "seq": BEAT["seq"] + 1}
+    on_time = door.read(message(BEAT))
+    assert on_time == BEAT
+
+
+def test_samples_that_changed_are_read_and_checked() -> None:
+    door = BeatDoor()
+    for _ in range(3):
+        door.read(message(BEAT), is_news=True)
+    changed = [sample | {"memory_used_mib": 77} for sample in BEAT["samples"]]
+    for is_news in (True, False, True):
+        read = door.read(message(BEAT | {"samples": changed}), is_news=is_news)
+        assert read["samples"] == changed
+    assert door.read(message(BEAT), is_news=True)["samples"] == BEAT["samples"]
+    with pytest.raises(RemoteProtocolError, match="samples"):
+        door.read(message(BEAT | {"samples": None}), is_news=True)
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_none_is_refused_below_known_facts_too(number: float) -> None:
     door = BeatDoor()

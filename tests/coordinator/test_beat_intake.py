@@ -7,7 +7,7 @@ from gpuyard import codec
 from gpuyard.bus import Message
 from gpuyard.errors import Unavailable
 from gpuyard.model.ids import JobKey
-from gpuyard_coordinator.beat_intake import BeatIntake
+from gpuyard_coordinator.beat_intake import MOST_READY, BeatIntake
 from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.inbox import Inbox
@@ -104,3 +104,28 @@ async def test_a_nodes_beats_stay_in_order_while_one_of_them_is_looked_up() -> N
     assert first is not None
     assert second is not None
     assert second.beat["seq"] == first.beat["seq"] + 1
+
+
+async def test_beats_read_ahead_are_taken_in_their_order_and_nothing_is_read_twice() -> None:
+    scene = Scene()
+    for number in range(20):
+        scene.put(BEAT | {"node": f"n{number}", "attempts": []})
+    scene.put(BEAT | {"node": "odd"}, data=b"\xc1")
+    while scene.intake.read_ahead():
+        pass
+    assert not len(scene.queue)
+    scene.put(BEAT | {"node": "last", "attempts": []})
+    taken = [scene.intake.take() for _ in range(len(scene.intake))]
+    names = [event.beat["node"] for event in taken if event is not None]
+    assert names == [*(f"n{number}" for number in range(20)), "last"]
+
+
+async def test_so_many_are_read_ahead_and_the_rest_may_still_be_replaced() -> None:
+    scene = Scene()
+    for number in range(MOST_READY + 50):
+        scene.put(BEAT | {"node": f"n{number}", "attempts": []})
+    while scene.intake.read_ahead():
+        pass
+    assert len(scene.queue) == 50
+    assert len(scene.intake) == MOST_READY + 50
+    assert not scene.intake.read_ahead()

@@ -1,4 +1,4 @@
-"""The loop's turns: what runs between them, and who may be told anything at their end."""
+"""The loop's turns: what runs between and beside them, and who may be told anything at their end."""
 
 import asyncio
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ import structlog
 from gpuyard.errors import Unavailable
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.effects import Outcome
+from gpuyard_coordinator.core.events import TenantApplied
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.inbox import Inbox
-from gpuyard_coordinator.loop import BEATS_PER_TURN, READS_PER_TURN, Leader, Query
-from gpuyard_coordinator.store import Fenced
+from gpuyard_coordinator.loop import BEATS_PER_TURN, READS_PER_TURN, Arrival, Leader, Query
+from gpuyard_coordinator.store import Fenced, Write
 from gpuyard_coordinator.telling import Teller
 
 
@@ -25,6 +27,8 @@ class Flood:
     def __init__(self, beats: int = 10 * BEATS_PER_TURN) -> None:
         self.arrived = 0
         self.taken = 0
+        self.ahead = 0
+        """How many can be read ahead."""
         self._beats = beats
 
     def __len__(self) -> int:
@@ -34,7 +38,8 @@ class Flood:
         self.taken += 1
 
     def read_ahead(self) -> bool:
-        return False
+        self.ahead = max(0, self.ahead - 1)
+        return self.ahead > 0
 
     def close(self) -> None:
         pass
@@ -72,7 +77,7 @@ def leader(beats: Flood, reign: Reign | None = None) -> Leader:
                 still_leads=reign.still_leads,
             ),
         ),
-        outbox=cast(Any, SimpleNamespace(take_acknowledged=list)),
+        outbox=cast(Any, SimpleNamespace(take_acknowledged=list, push_packed=lambda n, m: None)),
         inbox=Inbox(),
         beats=beats,
         cluster=cluster,
@@ -112,6 +117,52 @@ async def test_a_read_is_answered_while_nobody_else_is_known_to_lead(reign: Reig
     leading.inbox.put(Query(told.append))
     await leading.turn()
     assert told == [leading.cluster]
+
+
+class Slow:
+    """A store whose commits wait for an answer of the bus, which may be that somebody else leads."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.writes: list[Write] = []
+
+    async def commit(self, writes: list[Write]) -> int:
+        self.writes = writes
+        return await self.answer
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    def answer(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+@pytest.mark.parametrize("fault", [None, Fenced()])
+async def test_nothing_is_told_before_the_commit_is_stored_and_beats_are_read_meanwhile(
+    fault: Fenced | None,
+) -> None:
+    beats, store, asked = Flood(0), Slow(), Asked()
+    leading = leader(beats)
+    leading.store = cast(Any, store)
+    document = {"tenant": "t", "limits": {"running_jobs": 1}}
+    leading.inbox.put(Arrival(TenantApplied("t", document, actor="op", ref=asked)))
+    beats.ahead = 5
+    turning = asyncio.create_task(leading.turn())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [write.key for write in store.writes][:1] == ["tenant.t"]
+    assert beats.ahead == 0
+    assert not turning.done() and asked.outcomes == []
+    if fault is None:
+        store.answer.set_result(1)
+        await turning
+    else:
+        store.answer.set_exception(fault)
+        with pytest.raises(Fenced):
+            await turning
+    assert len(asked.outcomes) == (fault is None)
 
 
 async def test_a_deposed_leader_that_goes_on_answers_no_read() -> None:

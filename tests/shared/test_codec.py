@@ -170,9 +170,12 @@ def test_a_value_that_is_known_already_need_not_be_decoded() -> None:
     packed = codec.packed_value(data, "facts")
 
     assert packed == codec.encode(body["facts"])  # type: ignore[arg-type]  # it is a map
-    assert codec.decode_except(data, "facts", packed) == body | {"facts": None}
-    assert codec.decode_except(data, "facts", codec.encode({"gpus": [1, 2]})) is None
-    assert codec.decode_except(data, "seq", packed) is None
+    assert codec.decode_except(data, {"facts": packed}) == body | {"facts": None}
+    assert codec.decode_except(data, {"facts": codec.encode({"gpus": [1, 2]})}) == body
+    both = {"facts": packed, "seq": codec.packed_value(data, "seq")}
+    assert codec.decode_except(data, both) == body | {"facts": None, "seq": None}
+    assert codec.decode_except(data, {"missing": packed}) is None
+    assert codec.decode_except(codec.encode(body | {"facts": None}), {"facts": packed}) is None
     with pytest.raises(RemoteProtocolError, match="no other"):
         codec.packed_value(data, "other")
 
@@ -196,7 +199,7 @@ def test_beside_a_known_value_nothing_passes_that_a_whole_body_must_not_have(
     except RemoteProtocolError:
         whole = None
     try:
-        beside = codec.decode_except(data, "facts", facts)
+        beside = codec.decode_except(data, {"facts": facts})
     except RemoteProtocolError:
         beside = None
     assert beside is None or (whole is not None and beside == whole | {"facts": None})
@@ -206,7 +209,7 @@ def test_of_a_key_that_stands_twice_the_last_value_counts() -> None:
     one, two = b"\xa5facts\x01", b"\xa5facts\x02"
 
     assert codec.packed_value(b"\x82" + one + two, "facts") == b"\x02"
-    assert codec.decode_except(b"\x82" + one + two, "facts", b"\x01") is None
+    assert codec.decode_except(b"\x82" + one + two, {"facts": b"\x01"}) is None
     assert codec.decode(b"\x82" + one + two) == {"facts": 2}
 
 
