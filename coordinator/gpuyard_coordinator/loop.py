@@ -1,9 +1,11 @@
 """One leadership: events in, one commit a turn, then what was committed is told.
 
 A turn drains the inbox, applies all of it, plans, commits all of it at once, and only then
-acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is the next turn. While
-the bus stores a commit, what follows it is packed and the next beats are read; the state stays as
-it was sent.
+acknowledges, pushes, replies and answers reads. Whatever arrives meanwhile is the next turn.
+
+While the bus stores a commit the leader works on: it packs what follows, reads beats, and where
+enough of them wait decides the next turn. That one is committed after this one, and nothing is told
+or read between: should this one not be stored, both end with the leadership.
 """
 
 import asyncio
@@ -53,6 +55,8 @@ PLACEMENTS_PER_TURN: Final = 100
 DONE_KEPT_S: Final = 30 * 86_400
 CANCEL_KEPT_S: Final = 86_400
 """How long a cancel that came before its job is remembered."""
+_UNTIL_SENT: Final = 2
+"""Rounds of the event loop: in the second one the client's flusher writes what was published."""
 
 
 class Beats(Protocol):
@@ -97,6 +101,25 @@ class Query:
 
 
 @dataclass(slots=True)
+class Turn:
+    """What one turn decided, and what is stored and told of it."""
+
+    now: Now
+    effects: Effects = field(default_factory=Effects)
+    deliveries: list[Delivery] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
+    plan: Plan = field(default_factory=Plan)
+    outs: list[tuple[int, list[PackedMessage]]] = field(default_factory=list)
+    """Out records with their numbers."""
+    writes: list[Write] = field(default_factory=list)
+
+    @property
+    def has_asked(self) -> bool:
+        """Somebody waits for an answer to it."""
+        return bool(self.queries or self.effects.outcomes)
+
+
+@dataclass(slots=True)
 class Leader:
     """Everything of one leadership. Ends by an exception or when the lease is lost."""
 
@@ -126,14 +149,16 @@ class Leader:
         """Turns until the lease is lost; raises Fenced when a commit shows that it was."""
         await self.teller.announce()
         next_tick = self.clock.monotonic()
-        while not (self._is_stopping or self.leadership.lost.is_set()):
-            wake_at = min(next_tick, self.store.checkpoint_at)
-            await self.inbox.wait(max(0.0, wake_at - self.clock.monotonic()))
+        ahead: Turn | None = None
+        while not self.leadership.lost.is_set() and (ahead or not self._is_stopping):
+            if ahead is None:
+                wake_at = min(next_tick, self.store.checkpoint_at)
+                await self.inbox.wait(max(0.0, wake_at - self.clock.monotonic()))
             if self.clock.monotonic() >= next_tick:
                 self.inbox.put(Arrival(Tick()))
                 next_tick = self.clock.monotonic() + TICK_S
             await self._let_others_run()
-            await self.turn()
+            ahead = await self.turn(ahead)
             await self._tidy()
 
     async def _let_others_run(self) -> None:
@@ -145,43 +170,45 @@ class Leader:
             if self.beats.arrived == arrived:
                 return
 
-    async def turn(self) -> None:
-        """(1) apply, (2) plan, (3) commit, (4) tell."""
-        now = self.clock.now()
-        effects, deliveries, queries = Effects(), list[Delivery](), list[Query]()
-        self._apply_beats(now, effects)
-        await self._apply_arrivals(now, effects, deliveries, queries)
-        plan = self._plan(now, effects)
-        records = packed_records(effects.out)
-        writes = self._writes(effects, records)
-        packed = await self._commit(writes, effects)
-        has_asked = bool(queries or effects.outcomes)
-        if not writes and has_asked and await is_deposed(self.leadership, self.store, self.clock):
-            raise Fenced
-        for messages in records:
-            self.outbox.push_packed(self.next_out, messages)
-            self.next_out += 1
-        await self.teller.send(packed, effects, deliveries)
-        if self.recorder is not None:
-            self.recorder.take(now, plan, writes)
-        for query in queries:
-            query.run(self.cluster)
+    async def turn(self, decided: Turn | None = None) -> Turn | None:
+        """(1) apply, (2) plan, (3) commit, (4) tell. Takes a turn that is decided already, and gives
+        the next one where that was while this one was stored."""
+        turn = decided or await self._decide()
+        ahead: Turn | None = None
+        if turn.writes:
+            async with self._storing(self.store.commit(turn.writes)):
+                packed = self._pack(turn)
+                if self._has_a_full_turn() and not turn.queries:
+                    ahead = await self._decide()
+            self.commits += 1
+        else:
+            packed = self._pack(turn)
+            if turn.has_asked and await is_deposed(self.leadership, self.store, self.clock):
+                raise Fenced
+        await self._tell(turn, packed)
+        return ahead
 
-    async def _commit(self, writes: list[Write], effects: Effects) -> Packed:
-        """Stores a turn; meanwhile packs what follows."""
-        if not writes:
-            return self.teller.pack(effects)
-        async with self._storing(self.store.commit(writes)):
-            packed = self.teller.pack(effects)
-        self.commits += 1
-        return packed
+    async def _decide(self) -> Turn:
+        turn = Turn(self.clock.now())
+        self._apply_beats(turn)
+        await self._apply_arrivals(turn)
+        turn.plan = self._plan(turn)
+        turn.outs = list(enumerate(packed_records(turn.effects.out), self.next_out))
+        self.next_out += len(turn.outs)
+        turn.writes = self._writes(turn)
+        return turn
+
+    def _has_a_full_turn(self) -> bool:
+        """Else it is better to wait for what else comes: fewer commits, and sooner told."""
+        return len(self.beats) >= BEATS_PER_TURN or self.planner.is_behind
 
     @asynccontextmanager
     async def _storing(self, work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
         """Done once both `work` and the block are; until then beats are read, some at a time."""
         storing = asyncio.create_task(work)
         try:
-            await asyncio.sleep(0)  # it is sent
+            for _ in range(_UNTIL_SENT):
+                await asyncio.sleep(0)
             yield
             while not storing.done() and self.beats.read_ahead():
                 await asyncio.sleep(0)
@@ -189,31 +216,44 @@ class Leader:
         finally:
             storing.cancel()
 
-    def _apply_beats(self, now: Now, effects: Effects) -> None:
+    def _pack(self, turn: Turn) -> Packed:
+        """What is told of a turn once it is stored, from the state as it is now."""
+        if self.recorder is not None:
+            self.recorder.take(turn.now, turn.plan, turn.writes)
+        return self.teller.pack(turn.effects)
+
+    async def _tell(self, turn: Turn, packed: Packed) -> None:
+        for n, messages in turn.outs:
+            self.outbox.push_packed(n, messages)
+        if self.recorder is not None:
+            self.recorder.keep(turn.now)
+        await self.teller.send(packed, turn.effects, turn.deliveries)
+        for query in turn.queries:
+            query.run(self.cluster)
+
+    def _apply_beats(self, turn: Turn) -> None:
         for _ in range(min(BEATS_PER_TURN, len(self.beats))):
-            if _is_large(effects):
+            if _is_large(turn.effects):
                 break
             if (event := self.beats.take()) is not None:
-                apply(self.cluster, event, now, effects)
+                apply(self.cluster, event, turn.now, turn.effects)
         if len(self.beats):
             self.inbox.wake()
 
-    async def _apply_arrivals(
-        self, now: Now, effects: Effects, deliveries: list[Delivery], queries: list[Query]
-    ) -> None:
+    async def _apply_arrivals(self, turn: Turn) -> None:
         for _ in range(min(EVENTS_PER_TURN, len(self.inbox))):
-            if _is_large(effects) or self._must_plan_first():
+            if _is_large(turn.effects) or self._must_plan_first():
                 self.inbox.wake()
                 return
             item = self.inbox.take()
             if isinstance(item, Query):
-                queries.append(item)
+                turn.queries.append(item)
             elif isinstance(item, Arrival):
                 event = await _with_known(item)
                 ref = getattr(event, "ref", None)
                 if isinstance(ref, Delivery):
-                    deliveries.append(ref)
-                apply(self.cluster, event, now, effects)
+                    turn.deliveries.append(ref)
+                apply(self.cluster, event, turn.now, turn.effects)
 
     def _must_plan_first(self) -> bool:
         """True where the next job would find its tenant's queue full while some of what is in it
@@ -226,7 +266,8 @@ class Leader:
         waiting = self.cluster.queue.waiting[event.tenant]
         return quota.is_queue_full(document, waiting, arrays.count(event.spec))
 
-    def _plan(self, now: Now, effects: Effects) -> Plan:
+    def _plan(self, turn: Turn) -> Plan:
+        now, effects = turn.now, turn.effects
         # Tasks of an array are not told one by one why they wait: `why` tells it of the array.
         new = [k for k in effects.jobs if k in self.cluster.jobs and ids.array_of(k[1]) is None]
         room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - effects.keys))
@@ -248,9 +289,9 @@ class Leader:
             apply(self.cluster, waiting, now, effects)
         return plan
 
-    def _writes(self, effects: Effects, records: list[list[PackedMessage]]) -> list[Write]:
+    def _writes(self, turn: Turn) -> list[Write]:
         """Jobs by their acceptance: a standby lists them in the order in which it hears of them."""
-        cluster = self.cluster
+        cluster, effects = self.cluster, turn.effects
         jobs = [job for key in effects.jobs if (job := cluster.jobs.get(key)) is not None]
         writes = [
             put(subjects.job_key(*job.key), documents.encode_job(job))
@@ -272,7 +313,7 @@ class Leader:
             writes.append(put(subjects.share_key(name), share, ttl_s=shares.DOCUMENT_KEPT_S))
         if effects.mix:
             writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
-        for n, messages in enumerate(records, self.next_out):
+        for n, messages in turn.outs:
             writes.append(put(subjects.out_key(n), encode_record(messages)))
         return writes
 

@@ -143,7 +143,8 @@ def _is_odd(data: bytes) -> bool:
         (b"\xc4" in data and b"\xc4\0" in data)
         or (b"\xc5" in data and b"\xc5\0\0" in data)
         or (b"\xc6" in data and b"\xc6\0\0\0\0" in data)
-        or any(odd.search(data) for odd in _NOT_FINITE)
+        or _NOT_FINITE[0].search(data) is not None
+        or _NOT_FINITE[1].search(data) is not None
     )
 
 

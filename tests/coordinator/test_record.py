@@ -11,6 +11,7 @@ from gpuyard_coordinator.core.state import Now
 from gpuyard_coordinator.record import BadRecord, Recorder, Segments, read_frames, segments_of
 from gpuyard_coordinator.record.frames import frame
 from gpuyard_coordinator.record.recorder import AGAIN_AFTER_S
+from gpuyard_coordinator.store import put
 from tests.support.yard import Yard
 
 FRAME = frame({"v": 1, "kind": "turn", "text": "x" * 1000})
@@ -73,8 +74,10 @@ def test_a_disk_that_takes_nothing_costs_a_line_and_no_turn(
     recorder = Recorder(yard.cluster, yard.planner, kept)
 
     def turn(at: float) -> None:
+        now = Now(at, "2026-01-01T00:00:00.000Z")
         recorder.notice(1)
-        recorder.take(Now(at, "2026-01-01T00:00:00.000Z"), Plan(), [])
+        recorder.take(now, Plan(), [])
+        recorder.keep(now)
 
     turn(0.0)
     waited = _until(lambda: kept.is_broken)
@@ -90,6 +93,24 @@ def test_a_disk_that_takes_nothing_costs_a_line_and_no_turn(
     assert kinds(path)[0] == "head" and kinds(path)[-1] == "whole"
     said = capsys.readouterr().out + caplog.text
     assert said.count("decisions not recorded for a while") == 1
+
+
+def test_a_turn_that_was_not_committed_is_in_no_record(tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    kept = Segments(folder, most_bytes=1 << 20)
+    yard = Yard()
+    recorder = Recorder(yard.cluster, yard.planner, kept)
+    now = Now(0.0, "2026-01-01T00:00:00.000Z")
+    for key in ("job.t.one", "job.t.two"):
+        recorder.notice(1)
+        recorder.take(now, Plan(), [put(key, {"v": 1})])
+        if key == "job.t.one":
+            recorder.keep(now)
+    recorder.close()
+    kept.close(timeout_s=30)
+
+    (path,) = segments_of(folder)
+    assert "whole" in kinds(path) and "turn" not in kinds(path)
 
 
 def _until(is_true: Any, tries: int = 2000) -> bool:

@@ -16,7 +16,7 @@ from gpuyard_coordinator.core.events import TenantApplied
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.inbox import Inbox
-from gpuyard_coordinator.loop import BEATS_PER_TURN, READS_PER_TURN, Arrival, Leader, Query
+from gpuyard_coordinator.loop import BEATS_PER_TURN, READS_PER_TURN, Arrival, Leader, Query, Turn
 from gpuyard_coordinator.store import Fenced, Write
 from gpuyard_coordinator.telling import Teller
 
@@ -123,12 +123,13 @@ class Slow:
     """A store whose commits wait for an answer of the bus, which may be that somebody else leads."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.writes: list[Write] = []
+        self.commits: list[tuple[list[str], asyncio.Future[int]]] = []
+        """Keys, and the answer."""
 
     async def commit(self, writes: list[Write]) -> int:
-        self.writes = writes
-        return await self.answer
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.commits.append(([write.key for write in writes], answer))
+        return await answer
 
 
 class Asked:
@@ -139,30 +140,88 @@ class Asked:
         self.outcomes.append(outcome)
 
 
-@pytest.mark.parametrize("fault", [None, Fenced()])
-async def test_nothing_is_told_before_the_commit_is_stored_and_beats_are_read_meanwhile(
-    fault: Fenced | None,
-) -> None:
-    beats, store, asked = Flood(0), Slow(), Asked()
-    leading = leader(beats)
-    leading.store = cast(Any, store)
-    document = {"tenant": "t", "limits": {"running_jobs": 1}}
-    leading.inbox.put(Arrival(TenantApplied("t", document, actor="op", ref=asked)))
+class Scene:
+    """A leader in the middle of a turn that changes a tenant, whose commit has no answer yet."""
+
+    def __init__(self, beats: Flood) -> None:
+        self.store = Slow()
+        self.leading = leader(beats)
+        self.leading.store = cast(Any, self.store)
+        self.first = self.ask("one")
+        self.turning: asyncio.Task[Turn | None]
+
+    def ask(self, tenant: str) -> Asked:
+        asked = Asked()
+        document = {"tenant": tenant, "limits": {"running_jobs": 1}}
+        self.leading.inbox.put(Arrival(TenantApplied(tenant, document, actor="op", ref=asked)))
+        return asked
+
+    async def begin(self, decided: Turn | None = None) -> None:
+        self.turning = asyncio.create_task(self.leading.turn(decided))
+        await self.go_on()
+
+    async def go_on(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+async def test_nothing_is_told_before_the_commit_is_stored_and_beats_are_read_meanwhile() -> None:
+    beats = Flood(0)
     beats.ahead = 5
-    turning = asyncio.create_task(leading.turn())
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert [write.key for write in store.writes][:1] == ["tenant.t"]
+    scene = Scene(beats)
+    await scene.begin()
+    assert scene.store.commits[0][0] == ["tenant.one", "out.0"]
     assert beats.ahead == 0
-    assert not turning.done() and asked.outcomes == []
-    if fault is None:
-        store.answer.set_result(1)
+    assert not scene.turning.done() and scene.first.outcomes == []
+    scene.store.commits[0][1].set_result(1)
+    assert await scene.turning is None
+    assert len(scene.first.outcomes) == 1
+
+
+async def test_a_turn_that_was_decided_ahead_is_committed_and_told_after_the_one_before() -> None:
+    scene = Scene(Flood(BEATS_PER_TURN))
+    turning = asyncio.create_task(scene.leading.turn())
+    await asyncio.sleep(0)
+    second = scene.ask("two")
+    await scene.go_on()
+    assert list(scene.leading.cluster.tenants) == ["one", "two"]
+    assert [keys for keys, _ in scene.store.commits] == [["tenant.one", "out.0"]]
+    scene.store.commits[0][1].set_result(1)
+    ahead = await turning
+    assert (len(scene.first.outcomes), len(second.outcomes)) == (1, 0)
+
+    await scene.begin(ahead)
+    assert scene.store.commits[1][0] == ["tenant.two", "out.1"] and second.outcomes == []
+    scene.store.commits[1][1].set_result(2)
+    await scene.turning
+    assert len(second.outcomes) == 1
+
+
+async def test_of_two_turns_nothing_is_told_where_the_first_was_not_stored() -> None:
+    scene = Scene(Flood(BEATS_PER_TURN))
+    turning = asyncio.create_task(scene.leading.turn())
+    await asyncio.sleep(0)
+    second = scene.ask("two")
+    await scene.go_on()
+    scene.store.commits[0][1].set_exception(Fenced())
+    with pytest.raises(Fenced):
         await turning
-    else:
-        store.answer.set_exception(fault)
-        with pytest.raises(Fenced):
-            await turning
-    assert len(asked.outcomes) == (fault is None)
+    assert scene.first.outcomes == second.outcomes == []
+    assert len(scene.store.commits) == 1
+
+
+async def test_a_read_sees_the_state_of_its_own_turn() -> None:
+    """So nothing is decided ahead before it had its answer."""
+    scene, seen = Scene(Flood(BEATS_PER_TURN)), list[list[str]]()
+    scene.leading.inbox.put(Query(lambda cluster: seen.append(list(cluster.tenants))))
+    turning = asyncio.create_task(scene.leading.turn())
+    await asyncio.sleep(0)
+    scene.ask("two")
+    await scene.go_on()
+    assert seen == []
+    scene.store.commits[0][1].set_result(1)
+    assert await turning is None
+    assert seen == [["one"]]
 
 
 async def test_a_deposed_leader_that_goes_on_answers_no_read() -> None:

@@ -64,6 +64,7 @@ class Recording:
     def after_plan(self, now: Now, plan: Plan) -> None:
         """The commit of the plan was the last one."""
         self._recorder.take(now, plan, list(self._writes.values()))
+        self._recorder.keep(now)
         self._writes.clear()
         self._limit = None
 

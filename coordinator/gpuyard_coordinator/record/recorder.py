@@ -37,7 +37,8 @@ _SEGMENTS: Final = 4
 
 @dataclass(slots=True)
 class Recorder:
-    """One leadership's part of the record: `notice` before each plan, `take` after its commit."""
+    """One leadership's part of the record: `notice` before each plan, `take` once the turn is
+    decided, `keep` after its commit. What is taken and never kept is in no record."""
 
     cluster: Cluster
     planner: Planner
@@ -53,7 +54,9 @@ class Recorder:
     _pieces: Iterator[list[tuple[str, bytes]]] | None = None
     """What is left of the snapshot; None once it is whole."""
     _has_begun: bool = False
+    _taken: list[bytes] = field(default_factory=list)
     _buffer: list[bytes] = field(default_factory=list)
+    """Kept, and not written yet."""
     _buffered: int = 0
     _flushed_at: float = 0.0
     _size: int = 0
@@ -77,7 +80,7 @@ class Recorder:
                 self._conditions[name] = self._news[name] = condition
 
     def take(self, now: Now, plan: Plan, writes: Sequence[Write]) -> None:
-        """A turn that is committed, with what it stored."""
+        """A turn with what is stored of it, before anything of another one is applied."""
         if self.cluster.untold:
             self._has_begun = False  # nothing is planned; another segment follows once that is over
             return
@@ -92,6 +95,12 @@ class Recorder:
         self._moved = set(self.cluster.queue.moved)
         if self._pieces is not None:
             self._go_on(now, plan)
+
+    def keep(self, now: Now) -> None:
+        """The turn that was taken is committed."""
+        self._buffer += self._taken
+        self._buffered += sum(map(len, self._taken))
+        self._taken.clear()
         if self._buffered >= BUFFER_BYTES or now.mono - self._flushed_at >= FLUSHED_EVERY_S:
             self._flushed_at = now.mono
             self._flush()
@@ -182,8 +191,7 @@ class Recorder:
 
     def _put(self, body: dict[str, Any]) -> None:
         data = frame(body)
-        self._buffer.append(data)
-        self._buffered += len(data)
+        self._taken.append(data)
         self._size += len(data)
 
     def _flush(self) -> None:
