@@ -27,7 +27,7 @@ from gpuyard.messages import AttemptDocument, Event, JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
-from gpuyard.views import JobView, job_detail
+from gpuyard.views.jobs import JobView, job_detail
 from gpuyard_coordinator import look_ups, reads
 from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.views import Unit
+from gpuyard.views.why import Unit
 from gpuyard_coordinator.core import filters, gang_ports, instances, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.filters import NodeVerdict

@@ -7,7 +7,7 @@ from collections import Counter
 
 from gpuyard.model.states import JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard.views import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
+from gpuyard.views.why import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
 from gpuyard_coordinator.core import arrays, quota, selection
 from gpuyard_coordinator.core.changes import changes
 from gpuyard_coordinator.core.cluster import Cluster

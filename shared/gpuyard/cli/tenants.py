@@ -13,7 +13,7 @@ from gpuyard.model.quantities import parse_duration_s
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
-    from gpuyard.views import TenantView
+    from gpuyard.views.tenants import TenantView
 
 LIMITS: Final = ("gpus", "gpu_memory_gib", "running_jobs", "queued_jobs")
 EMPTY: Final = "no tenants; 'gpuyard apply --template dev NAME' makes one"

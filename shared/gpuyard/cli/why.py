@@ -16,7 +16,7 @@ from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
-    from gpuyard.views import WhyView
+    from gpuyard.views.why import WhyView
 
 _COUNTED: Final = re.compile(r"\d+(/| of )\d+ nodes fit")
 
