@@ -1,4 +1,4 @@
-"""The request/reply side: `gpuyard.api.<tenant>.<user>.<operation>` (INTERFACES table F).
+"""The request/reply side: `gpuyard.api.<tenant>.<user>.<operation>`.
 
 Reads of live state run between commits; what is kept of ended jobs is read from the bus. A reply
 goes only to the caller's own inbox.

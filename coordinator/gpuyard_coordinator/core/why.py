@@ -1,4 +1,4 @@
-"""Why a job waits, in full (INTERFACES table D): per node, the limit that binds, smallest changes.
+"""Why a job waits, in full: per node, the limit that binds, smallest changes.
 
 The changes themselves are found in `changes`.
 """

@@ -1,7 +1,7 @@
 """The command `gpuyard`: which commands there are, and how every one of them ends.
 
 A command's module is imported when the command runs, never for `--help`. Whatever goes wrong
-becomes one line on stderr and an exit code of INTERFACES table I.
+becomes one line on stderr and an exit code (docs/reference/exit-codes.md).
 """
 
 import os

@@ -181,7 +181,7 @@ def _since(text: str | None, now: datetime) -> str | None:
 
 
 def job_columns(is_mixed: bool) -> Sequence[Column]:
-    """The columns of INTERFACES N; with the tenant where several are listed."""
+    """Those of `gpuyard jobs`; with the tenant where several are listed."""
     now = datetime.now(UTC)
     tenant = [Column("TENANT", lambda job: str(job["tenant"]), least=6, drop=2)] if is_mixed else []
     return [

@@ -1,4 +1,4 @@
-"""Names and ids (INTERFACES table A). Whatever fails here never becomes part of a subject."""
+"""Names and ids. Whatever fails here never becomes part of a subject."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Conditions on labels: the lines of `where` and `prefer` (INTERFACES table M), and tolerations.
+"""Conditions on labels: the lines of `where` and `prefer`, and tolerations.
 
 Rules of this file:
 1. A line is `key`, `!key` or `key OP value`; its kept form has no blanks round OP and `|`.
