@@ -379,6 +379,10 @@ class Yard:
         self.boot_id = boot_id
         await self.start()
 
+    @property
+    def last_beat(self) -> Beat:
+        return self.coordinator.beats[-1]
+
     async def until(self, is_so: Callable[[], object], timeout_s: float = 60.0) -> None:
         async with asyncio.timeout(timeout_s):
             while not is_so():
