@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from structlog.typing import FilteringBoundLogger
 
@@ -63,7 +63,6 @@ READS: Final = (
 )
 """What changes nothing and needs no leader."""
 DONE_PAGES_SEARCHED: Final = 20
-T = TypeVar("T")
 
 
 @dataclass(slots=True)

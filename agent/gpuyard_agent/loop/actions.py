@@ -117,7 +117,11 @@ class Actions:
         self.shipping.acknowledge(key, stored, sent_at)
 
     async def read_logs(self, request: Mapping[str, Any]) -> LogsReply:
-        """What the engine still has of an attempt's output; raises RemoteProtocolError."""
+        """What the engine still has of an attempt's output.
+
+        A request has `tenant`, `job` and `attempt`; `stdout` and `stderr`, the bytes of each that
+        the asker has already; and `max_bytes`. Raises RemoteProtocolError.
+        """
         try:
             key = AttemptKey(str(request["tenant"]), str(request["job"]), int(request["attempt"]))
         except (KeyError, TypeError, ValueError) as fault:

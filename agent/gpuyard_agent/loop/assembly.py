@@ -1,7 +1,7 @@
 """From settings to nodes: which runtime, which GPUs, which folder each of them has."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -30,7 +30,6 @@ LARGE_FLEET: Final = 20
 JOURNALED_FLEET: Final = 500
 """Simulated attempts of larger fleets end with their agent: each node's journal is a file."""
 MIB: Final = 1024 * 1024
-Describe = Callable[[Runtime], Awaitable[tuple[str | None, GpuInjection]]]
 
 
 @dataclass(frozen=True, slots=True)

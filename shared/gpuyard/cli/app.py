@@ -156,5 +156,3 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @global_options
 def cli() -> None:
     """Run container jobs on the GPUs of plain Docker hosts."""
-    if os.environ.get("NO_COLOR"):
-        click.get_current_context().ensure_object(Globals).no_color = True

@@ -30,7 +30,6 @@ RESERVED_ENV: Final = (
 RESERVED_ENV_PATTERN: Final = re.compile(r"NVIDIA_MIG_.*_DEVICES|CUDA_MPS_.*|GPUYARD_.*")
 DEFAULT_PRIORITY: Final = 50
 DEFAULT_STOP_GRACE_S: Final = 30.0
-DEFAULT_GPU_SHM_MIB: Final = 8192
 DEFAULT_BACKOFF_S: Final = 10.0
 LONGEST_BACKOFF_S: Final = 300.0
 """What the wait before a retry grows to, unless the job asks for a longer one."""
