@@ -27,7 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "logs": ("gpuyard.cli.logs:logs", "Show a job's output"),
     "events": ("gpuyard.cli.events:events", "Show what happens to a job, or to all"),
     "wait": ("gpuyard.cli.wait:wait", "Wait for jobs and exit with their code"),
-    "cancel": ("gpuyard.cli.wait:cancel", "End jobs"),
+    "cancel": ("gpuyard.cli.cancel:cancel", "End jobs"),
     "hold": ("gpuyard.cli.hold:hold", "Keep queued jobs from starting"),
     "release": ("gpuyard.cli.hold:release", "Let held jobs start"),
     "status": ("gpuyard.cli.status:status", "Show the whole yard on one screen"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuyard.cli.globals import Globals
-from gpuyard.cli.render import json_array, json_object, plain, terminal_width
+from gpuyard.cli.render import json_answer, plain, terminal_width
 from gpuyard.cli.streams import write
 from gpuyard.cli.why import terminal_rows, text
 
@@ -21,7 +21,7 @@ def try_specs(specs: list[dict[str, Any]], settings: Globals) -> int:
 
     found, tenant = with_yard(settings, work)
     if settings.json:
-        write(json_object(found[0]) if len(found) == 1 else json_array(found))
+        write(json_answer(found, is_one=len(found) == 1))
         return 0
     for spec, plan in zip(specs, found, strict=True):
         name = str(spec.get("name") or spec.get("id") or "") if len(specs) > 1 else ""
