@@ -96,7 +96,7 @@ def _limit(hit: quota.LimitHit) -> LimitView:
     return {
         "scope": f"tenant {hit.tenant}",
         "name": hit.name,
-        "used": hit.used,
+        "used": None if hit.is_per_job else hit.used,
         "asked": hit.asked,
         "max": hit.max,
     }

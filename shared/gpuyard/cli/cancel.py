@@ -9,6 +9,7 @@ from gpuyard.cli.completing import live_job_ids
 from gpuyard.cli.ending import UsageFault, say
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.streams import write
+from gpuyard.model.quantities import counted
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -79,6 +80,6 @@ def _chosen_states(states: Sequence[str]) -> list[str]:
 def _confirmed(count: int, *, yes: bool) -> bool:
     from gpuyard.cli.asking import confirmed
 
-    jobs = f"{count} job{'s' if count != 1 else ''}"
+    jobs = counted(count, "jobs")
     otherwise = f"{jobs} would be cancelled"
     return confirmed(f"Cancel {jobs}?", otherwise=otherwise, yes=yes)

@@ -12,7 +12,8 @@ class LimitView(TypedDict):
 
     scope: str
     name: str
-    used: float
+    used: float | None
+    """By the tenant's jobs; None where the limit is of each job by itself."""
     asked: float
     max: float
 
