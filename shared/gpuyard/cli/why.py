@@ -71,13 +71,14 @@ def terminal_rows() -> int | None:
 
 def not_waiting(job: View) -> str:
     """What there is to say of a job that is not queued."""
-    from gpuyard.cli.jobs import state_text, why_text
+    from gpuyard.cli.jobs import node_text, state_text, why_text
     from gpuyard.cli.progress import short_id
 
-    name, node = short_id(job["id"]), job["node"]
-    on = f" on {node}" if node else ""
+    name = short_id(job["id"])
+    on = f" on {node_text(job)}" if job["node"] else ""
     if job["ended_at"] is None:
-        since = f" since {local_time(job['started_at'])}" if job["started_at"] else ""
+        began = job["stop_requested_at" if job["state"] == "stopping" else "started_at"]
+        since = f" since {local_time(began)}" if began else ""
         if job["verdict"]:
             return f"job {name} is {state_text(job)}{on}{since}: {why_text(job)}"
         return f"job {name} does not wait: it is {state_text(job)}{on}{since}"

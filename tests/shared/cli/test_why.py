@@ -183,6 +183,22 @@ def test_a_job_on_a_silent_node_is_not_said_not_to_wait() -> None:
     assert not_waiting({**job.view(), "verdict": verdict}).startswith("job abc is running")
 
 
+def test_a_gang_that_is_stopping_is_so_since_it_was_asked_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    job = FakeJob({"id": "abc", "image": "i"}, "t", "u")
+    job.state = "stopping"
+    job.attempts.append({"attempt": 1, "node": "n1"})
+    verdict = {"code": "node_lost_waiting", "message": "rank 0 on node n1 exited with 1; and so on"}
+    times = {"started_at": "2026-01-01T00:00:00Z", "stop_requested_at": "2026-01-01T01:00:00Z"}
+    view = {**job.view(), **times, "nodes": ["n1", "n2"], "verdict": verdict}
+    assert not_waiting(view) == (
+        "job abc is stopping on n1 +1 since 2026-01-01 01:00:00 UTC: "
+        "rank 0 on node n1 exited with 1; and so on"
+    )
+
+
 def test_a_change_names_the_flag_that_the_job_was_given() -> None:
     def drop(line: str) -> str:
         change = {"kind": "drop_where", "line": line, "text": f"drop the line {line}"}
