@@ -64,6 +64,9 @@ _STRANGE: Final = "no jobs: tenant {} has no document and no unfinished job; see
 def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
     """List the unfinished jobs of the tenant.
 
+    They come in the order in which they were accepted; with --all those that are over follow, by
+    their end, so that the latest stands last.
+
     \b
       gpuyard jobs -a --since 1d --state failed
       gpuyard jobs --watch
