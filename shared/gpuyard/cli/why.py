@@ -180,7 +180,7 @@ def _as_asked(value: Any) -> Any:
         return value
     from shlex import quote
 
-    from gpuyard.model.where import from_gpu_model
+    from gpuyard.model.where_flags import from_gpu_model
 
     globs = value.removeprefix("gpu-name=").split("|")
     model = "|".join(dict.fromkeys(glob.removeprefix("*-").removesuffix("-*") for glob in globs))

@@ -17,6 +17,7 @@ from pydantic import (
 
 from gpuyard.model import arrays, ids, moments, where
 from gpuyard.model.container import Mount, Part, Ulimit
+from gpuyard.model.contradictions import contradiction
 from gpuyard.model.gangs import MOST_NODES, gang_fault
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.quantities import format_duration, number, parse_duration_s, parse_size_mib
@@ -382,7 +383,7 @@ class JobSpec(Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if fault := where.contradiction([where.parse(line) for line in self.where]):
+        if fault := contradiction(map(where.parse, self.where)):
             raise ValueError(f"where: {fault}")
         if self.shm_mib and self.memory_mib and self.shm_mib > self.memory_mib:
             raise ValueError("shm_mib is larger than memory_mib")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import InvalidJob
-from gpuyard.model.where import from_gpu_model
+from gpuyard.model.where_flags import from_gpu_model
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.cluster import Use

@@ -15,7 +15,7 @@ import pytest
 
 from gpuyard.cli.why import text
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.model.where import from_gpu_model
+from gpuyard.model.where_flags import from_gpu_model
 from gpuyard_coordinator.core import changes, ends, explain
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.following import follow

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuyard.cli.why import limit_text, not_waiting, reason_text, text
-from gpuyard.model.where import from_gpu_model
+from gpuyard.model.where_flags import from_gpu_model
 from tests.shared.cli.command import OnTerminal, gpuyard
 from tests.shared.client.fake_operations import WHY
 from tests.shared.client.fake_yard import FakeJob, FakeYard

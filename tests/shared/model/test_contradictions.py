@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpuyard.model.where import contradiction, parse
+from gpuyard.model.contradictions import contradiction
+from gpuyard.model.where import parse
 
 NEVER = """
 gpu-memory>=80 gpu-memory<40

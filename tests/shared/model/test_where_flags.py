@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuyard.model import where
-from gpuyard.model.where import from_cuda, from_gpu_memory, from_gpu_model, holds, parse
+from gpuyard.model.where import holds, parse
+from gpuyard.model.where_flags import check_command_line, from_cuda, from_gpu_memory, from_gpu_model
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_no_cuda(text: str) -> None:
 
 def test_a_bare_key_on_the_command_line_is_an_unquoted_condition() -> None:
     with pytest.raises(ValueError, match="quote the line, as 'gpu-memory>=24'") as caught:
-        where.check_command_line("zone")
+        check_command_line("zone")
     assert "'zone=*'" in str(caught.value)
-    assert where.check_command_line("gpu-memory>=24") == parse("gpu-memory>=24")
-    assert where.check_command_line("!zone").op == "lacks"
+    assert check_command_line("gpu-memory>=24") == parse("gpu-memory>=24")
+    assert check_command_line("!zone").op == "lacks"
     with pytest.raises(ValueError, match="not =="):
-        where.check_command_line("zone==a")
+        check_command_line("zone==a")

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.model.where import contradiction, holds, parse
+from gpuyard.model.contradictions import contradiction
+from gpuyard.model.where import holds, parse
 
 words = st.text(
     st.characters(exclude_categories=("C", "Z"), exclude_characters="=<>!,|*\"'"), min_size=1
