@@ -10,8 +10,8 @@ from gpuyard import __version__
 from gpuyard.errors import GpuyardError
 from gpuyard.model.ids import is_name, node_from_host
 from gpuyard.model.node import GpuInjection, RuntimeName
+from gpuyard_agent.core.memory import Memory
 from gpuyard_agent.core.policy import NodePolicy
-from gpuyard_agent.core.state import Memory
 from gpuyard_agent.gpus.fleet import SimulatedNode, default_fleet, load_fleet
 from gpuyard_agent.gpus.injection import detect_injection, driver_mounts
 from gpuyard_agent.gpus.prober import GpuProber, InlineProber, Prober
