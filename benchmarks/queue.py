@@ -26,8 +26,9 @@ from typing import Any, Final
 from benchmarks.comparison import chosen, options, tell
 from benchmarks.report import table
 from gpuyard_coordinator.core import documents
+from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.simulate.openb import read_machines, read_workload
-from gpuyard_coordinator.simulate.play import known_mix, play
+from gpuyard_coordinator.simulate.play import play
 from gpuyard_coordinator.simulate.workload import Workload, at_load, with_limits
 
 POLICIES: Final = {
@@ -62,7 +63,7 @@ def measure(run: Run, progress: Progress) -> list[dict[str, Any]]:
     for name in run.lists:
         listed = run.traces / f"openb_pod_list_{name}.csv"
         whole = read_workload(listed, machines, with_times=False)
-        mix = known_mix([documents.shape_of(dict(each.spec)) for each in whole.arrivals])
+        mix = _known_mix(whole)
         for seed in run.seeds:
             day = _day(whole, run, seed)
             for policy in run.policies:
@@ -73,6 +74,14 @@ def measure(run: Run, progress: Progress) -> list[dict[str, Any]]:
                 rows[-1] |= {key: row[key] for key in kept}
                 progress(" ".join(f"{key}={value}" for key, value in rows[-1].items()))
     return rows
+
+
+def _known_mix(workload: Workload) -> Mix:
+    """The mix of those who know beforehand what will come."""
+    mix = Mix()
+    for each in workload.arrivals:
+        mix.observe(documents.shape_of(dict(each.spec)))
+    return mix
 
 
 def _day(whole: Workload, run: Run, seed: int) -> Workload:

@@ -22,8 +22,8 @@ import structlog
 
 from gpuyard.errors import RuntimeFailure, Unavailable
 from gpuyard.messages import MAX_LOG_CHUNK_BYTES, VERSION, LogChunk
+from gpuyard_agent.core.attempt import LogMark
 from gpuyard_agent.core.launch import AttemptKey
-from gpuyard_agent.core.state import LogMark
 from gpuyard_agent.runtime import LogPiece, LogPosition
 
 log = structlog.get_logger()

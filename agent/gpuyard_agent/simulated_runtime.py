@@ -19,8 +19,9 @@ from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import PullProgress
 from gpuyard.model.node import NodeReason, RuntimeName
 from gpuyard.model.quantities import parse_duration_s
+from gpuyard_agent.core.attempt import Attempt, Started
 from gpuyard_agent.core.launch import AttemptKey, Launch
-from gpuyard_agent.core.state import Attempt, Memory, Started
+from gpuyard_agent.core.memory import Memory
 from gpuyard_agent.core.times import rfc3339
 from gpuyard_agent.runtime import (
     Exit,

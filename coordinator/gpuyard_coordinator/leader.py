@@ -140,7 +140,7 @@ class Leadership:
     def is_valid(self, now: float) -> bool:
         """True while nobody else can lead, so that beats may be answered; `now` is of the clock
         given."""
-        return self._token is not None and now < self._valid_until
+        return self.is_leading and now < self._valid_until
 
     def look(self) -> None:
         """The lease was given back: the next attempt is due now. Its expiry nobody tells, so a
@@ -209,7 +209,7 @@ class Leadership:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
             self._renewing = None
-        was_leading, self._token = self._token is not None, None
+        was_leading, self._token = self.is_leading, None
         if was_leading:
             self.lost.set()
         return was_leading

@@ -77,39 +77,25 @@ class Leading:
         """Lead; raises Fenced when a commit shows that somebody else does."""
         began = self._clock.monotonic()
         leader = self._leader = await self._take_over(token, standby)
-        log.info(
-            "leading",
-            token=list(token),
-            jobs=len(leader.cluster.jobs),
-            nodes=len(leader.cluster.nodes),
-            seconds=round(self._clock.monotonic() - began, 3),
-        )
-        desk = Desk(self._inbox)
+        self._tell(leader, token, seconds=self._clock.monotonic() - began)
         storage = StorageWatch(
             self._bus.jetstream, self._leadership, leader.store, leader.outbox, self._clock
         )
-        operators = OperatorServices(self._bus, leader, desk, self._presence, storage)
-        services = Services(self._bus, leader, leader.store, log, desk, operators)
+        services = self._services(leader, storage)
         intake = PullLoop(
             self._bus.jetstream,
             stream=subjects.SUBMIT_STREAM,
             durable=INTAKE,
             deliver=lambda delivery: self._take_submission(delivery, token, services),
         )
-
-        def ended(key: JobKey, attempts: int) -> None:
-            services.job_ended(key)
-            leader.teller.logs.forget(*key, attempts)
-
-        leader.teller.ended = ended
         beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._beats.put)
         answering = await serve_leader(self._bus)
-        purging = asyncio.create_task(
-            purge_old_submissions(self._bus.jetstream, intake, self._clock)
-        )
-        watching = asyncio.create_task(storage.run())
         awaited = dependencies.unknown(leader.cluster)
-        looking = asyncio.create_task(look_up_awaited(leader.store, self._inbox, awaited))
+        beside = [
+            asyncio.create_task(purge_old_submissions(self._bus.jetstream, intake, self._clock)),
+            asyncio.create_task(storage.run()),
+            asyncio.create_task(look_up_awaited(leader.store, self._inbox, awaited)),
+        ]
         self._presence.lead(lambda: leader.commits)
         try:
             await services.start()
@@ -118,9 +104,8 @@ class Leading:
         finally:
             # First of all: the next leader waits for nothing else.
             await self._leadership.resign()
-            purging.cancel()
-            watching.cancel()
-            looking.cancel()
+            for task in beside:
+                task.cancel()
             await answering.close()
             await beats.close()
             leader.beats.close()
@@ -129,6 +114,28 @@ class Leading:
             await leader.outbox.close()
             if leader.recorder is not None:
                 leader.recorder.close()
+
+    def _services(self, leader: Leader, storage: StorageWatch) -> Services:
+        """The API, which hears of every end from now on."""
+        desk = Desk(self._inbox)
+        operators = OperatorServices(self._bus, leader, desk, self._presence, storage)
+        services = Services(self._bus, leader, leader.store, log, desk, operators)
+
+        def ended(key: JobKey, attempts: int) -> None:
+            services.job_ended(key)
+            leader.teller.logs.forget(*key, attempts)
+
+        leader.teller.ended = ended
+        return services
+
+    def _tell(self, leader: Leader, token: Token, *, seconds: float) -> None:
+        log.info(
+            "leading",
+            token=list(token),
+            jobs=len(leader.cluster.jobs),
+            nodes=len(leader.cluster.nodes),
+            seconds=round(seconds, 3),
+        )
 
     async def _take_over(self, token: Token, standby: Standby) -> Leader:
         store = Store(self._bus.jetstream, token=token, clock=self._clock.monotonic)

@@ -13,16 +13,10 @@ from gpuyard.model.job import DEFAULT_PRIORITY
 from gpuyard.model.states import JobState, NodeState
 from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.views import (
-    GrantView,
-    JobView,
-    NodeView,
-    TenantView,
-    WhyView,
-    gpu_view,
-    job_view,
-    node_view,
-)
+from gpuyard.views.jobs import JobView, job_view
+from gpuyard.views.nodes import GrantView, NodeView, gpu_view, node_view
+from gpuyard.views.tenants import TenantView
+from gpuyard.views.why import WhyView
 from gpuyard_coordinator.core import (
     arrays,
     dependencies,

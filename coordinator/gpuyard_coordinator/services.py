@@ -1,4 +1,4 @@
-"""The request/reply side: `gpuyard.api.<tenant>.<user>.<operation>` (INTERFACES table F).
+"""The request/reply side: `gpuyard.api.<tenant>.<user>.<operation>`.
 
 Reads of live state run between commits; what is kept of ended jobs is read from the bus. A reply
 goes only to the caller's own inbox.
@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from structlog.typing import FilteringBoundLogger
 
@@ -27,7 +27,7 @@ from gpuyard.messages import AttemptDocument, Event, JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
-from gpuyard.views import JobView, job_detail
+from gpuyard.views.jobs import JobView, job_detail
 from gpuyard_coordinator import look_ups, reads
 from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
@@ -63,7 +63,6 @@ READS: Final = (
 )
 """What changes nothing and needs no leader."""
 DONE_PAGES_SEARCHED: Final = 20
-T = TypeVar("T")
 
 
 @dataclass(slots=True)

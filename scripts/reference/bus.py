@@ -1,11 +1,15 @@
 """What crosses the bus: events, subjects and the operations of the API."""
 
-from typing import Any, Final
+from typing import Final
 
-from gpuyard import errors, messages, subjects, views
+from gpuyard import errors, messages, subjects
 from gpuyard.messages import MAX_LOG_CHUNK_BYTES, MAX_SPEC_BYTES, Event, LogChunk
 from gpuyard.model.states import EventKind
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.views.jobs import HeldGpu, JobView
+from gpuyard.views.nodes import GpuView, GrantView, NodeView
+from gpuyard.views.tenants import TenantUse, TenantView
+from gpuyard.views.why import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
 from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.reads import MAX_PAGE
 from gpuyard_coordinator.services import MAX_WAIT_S, Services
@@ -105,23 +109,66 @@ _ERRORS: Final = {
     "no_leader": "no coordinator leads; try again",
     "timeout": "no answer in time; try again",
 }
-_VIEWS: Final[dict[str, str]] = {
-    "JobView": "The last three keys are in `job` alone.",
-    "HeldGpu": "",
-    "NodeView": "",
-    "GpuView": "",
-    "GrantView": "",
-    "WhyView": "",
-    "FullVerdict": "",
-    "LimitView": "",
-    "NodeFit": "",
-    "ReasonView": "",
-    "TenantView": "",
-    "TenantUse": "",
+_VIEWS: Final[dict[type, str]] = {
+    JobView: "The last three keys are in `job` alone. `--json` prints the same.",
+    HeldGpu: "",
+    NodeView: "`--json` prints the same.",
+    GpuView: "",
+    GrantView: "",
+    WhyView: "",
+    FullVerdict: "",
+    LimitView: "",
+    NodeFit: "",
+    ReasonView: "",
+    TenantView: "",
+    TenantUse: "",
 }
+_SUBJECTS: Final = (
+    (
+        code(subjects.submit("<tenant>") + "[.<user>]"),
+        f"stream {code(subjects.SUBMIT_STREAM)}",
+        'anyone → coordinator: a [job](job.md), or `{"cancel": id}`',
+    ),
+    (
+        code(subjects.api("<tenant>", "<user>", "<operation>")),
+        "request",
+        "anyone → coordinator",
+    ),
+    (
+        code("gpuyard.events.<tenant>.<job>.<kind>.<n>"),
+        f"stream {code(subjects.EVENTS_STREAM)}",
+        "coordinator → anyone: [events](events.md)",
+    ),
+    (
+        code("gpuyard.logs.<tenant>.<job>.<attempt>.<node>"),
+        f"stream {code(subjects.LOGS_STREAM)}",
+        "agent → anyone: a job's output",
+    ),
+    (
+        code(subjects.audit("<tenant>", "<action>")),
+        f"stream {code(subjects.AUDIT_STREAM)}",
+        "coordinator → operators: who did what",
+    ),
+    (
+        code(subjects.beat("<node>")),
+        "publish with a reply subject",
+        "agent → coordinator, every 2 s: what the node has and runs",
+    ),
+    (
+        code(subjects.wanted("<node>")),
+        "publish",
+        "coordinator → agent: everything the node shall run",
+    ),
+    (
+        code(subjects.command("<node>", "logs")),
+        "request",
+        "coordinator → agent: output that the bus does not have",
+    ),
+)
 
 
 def events_page() -> str:
+    kinds = described(map(str, EventKind), _KINDS, "kinds of events")
     return page(
         "Events",
         "Every change of a job is an event, stored for 30 days by the stream "
@@ -130,15 +177,7 @@ def events_page() -> str:
         "`gpuyard events ID` shows those of a job, `gpuyard events` what happens from now on; any "
         f"client may subscribe {code(subjects.events_of('<tenant>'))}.",
         "## Kinds",
-        table(
-            ["kind", "tells", "in `data`"],
-            (
-                (code(kind), tells, data)
-                for kind, (tells, data) in described(
-                    [str(kind) for kind in EventKind], _KINDS, "kinds of events"
-                )
-            ),
-        ),
+        table(["kind", "tells", "in `data`"], ((code(kind), *texts) for kind, texts in kinds)),
         "## Body",
         _keys(Event, _EVENT, "keys of events"),
         "A submission that cannot be accepted gives one `rejected` event. A submission by request "
@@ -151,39 +190,79 @@ def events_page() -> str:
         "## Verdicts",
         "Why a job waits, in the `code` of its verdict. The list is closed; not all are given yet.",
         ", ".join(code(item) for item in VerdictCode) + ".",
-        "## Output",
-        f"{code(subjects.logs('<tenant>', '<job>', 1, '<node>').replace('.1.', '.<attempt>.'))}, "
-        f"stored for 7 days by {code(subjects.LOGS_STREAM)}; msgpack records of at most "
-        f"{MAX_LOG_CHUNK_BYTES} bytes of output:",
-        table(["key", "type"], ((code(k), kind) for k, kind in hints(LogChunk, _link))),
-        "Records of one stream come in the order of `offset`; drop what you have by it. The order "
-        "between the two streams is the one in which the agent read them.",
+        *_output(),
     )
 
 
+def _output() -> list[str]:
+    subject = subjects.logs("<tenant>", "<job>", 1, "<node>").replace(".1.", ".<attempt>.")
+    return [
+        "## Output",
+        (
+            f"{code(subject)}, stored for 7 days by {code(subjects.LOGS_STREAM)}; msgpack records "
+            f"of at most {MAX_LOG_CHUNK_BYTES} bytes of output:"
+        ),
+        table(["key", "type"], ((code(k), kind) for k, kind in hints(LogChunk, _link))),
+        (
+            "Records of one stream come in the order of `offset`; drop what you have by it. The "
+            "order between the two streams is the one in which the agent read them."
+        ),
+    ]
+
+
 def api_page() -> str:
+    return page(
+        "The API",
+        *_calling(),
+        *_operations(),
+        *_errors(),
+        "## Subjects",
+        table(["subject", "kind", "from → to"], _SUBJECTS),
+        f"The state is the key-value bucket {code(subjects.BUCKET)}; nobody but the coordinator "
+        "writes it.",
+        "## Views",
+        "Keys are always there; what is not known is null, never 0.",
+        *(part for shape, note in _VIEWS.items() for part in _view(shape, note)),
+    )
+
+
+def _calling() -> list[str]:
+    return [
+        "Requests of NATS; whoever leads answers. `gpuyard` and the SDK use nothing else.",
+        block("text", subjects.api("<tenant>", "<user>", "<operation>")),
+        (
+            "The body is a map, as JSON or msgpack, and the answer comes in the same form. **The reply "
+            f"subject must begin with {code(subjects.tenant_inbox('<tenant>', '<user>') + '.')}** of "
+            "the same tenant and user; a request with any other is not answered at all. With nats-py "
+            "that is `inbox_prefix` of `nats.connect`. Operators use the tenant "
+            f"{code(subjects.OPERATOR_TENANT)}. There are no credentials per tenant yet: tenant and "
+            "user are what the caller says, and whoever may speak on the bus may do all of this."
+        ),
+    ]
+
+
+def _operations() -> list[str]:
     services = object.__new__(Services)
     services.operators = object.__new__(OperatorServices)
     served = list(services._handlers())
     words = {name: text for name, text in _OPERATIONS.items() if name in served}
-    return page(
-        "The API",
-        "Requests of NATS; whoever leads answers. `gpuyard` and the SDK use nothing else.",
-        block("text", subjects.api("<tenant>", "<user>", "<operation>")),
-        "The body is a map, as JSON or msgpack, and the answer comes in the same form. **The reply "
-        f"subject must begin with {code(subjects.tenant_inbox('<tenant>', '<user>') + '.')}** of "
-        "the same tenant and user; a request with any other is not answered at all. With nats-py "
-        "that is `inbox_prefix` of `nats.connect`. Operators use the tenant "
-        f"{code(subjects.OPERATOR_TENANT)}. There are no credentials per tenant yet: tenant and "
-        "user are what the caller says, and whoever may speak on the bus may do all of this.",
+    return [
         "## Operations",
         table(
             ["operation", "request", "reply, besides `v`"],
             ((code(n), *texts) for n, texts in described(served, words, "operations")),
         ),
-        f"A list has at most `limit` items (1 to {MAX_PAGE}) and as many as fit a message; `next` "
-        "is the `cursor` of the next page, null on the last. A page may be empty and still have a "
-        "next one. Success has the header `Gpuyard-Kind: <operation>.ok`. Bytes in JSON are base64.",
+        (
+            f"A list has at most `limit` items (1 to {MAX_PAGE}) and as many as fit a message; `next` "
+            "is the `cursor` of the next page, null on the last. A page may be empty and still have a "
+            "next one. Success has the header `Gpuyard-Kind: <operation>.ok`. Bytes in JSON are base64."
+        ),
+    ]
+
+
+def _errors() -> list[str]:
+    codes = [*errors._BY_CODE, "no_leader", "timeout"]
+    return [
         "## Errors",
         "The header `Nats-Service-Error-Code` has the code, the body says more:",
         block(
@@ -193,74 +272,14 @@ def api_page() -> str:
         ),
         table(
             ["code", "means"],
-            (
-                (code(name), text)
-                for name, text in described(
-                    [*errors._BY_CODE, "no_leader", "timeout"], _ERRORS, "error codes"
-                )
-            ),
+            ((code(name), text) for name, text in described(codes, _ERRORS, "error codes")),
         ),
-        "## Subjects",
-        table(
-            ["subject", "kind", "from → to"],
-            [
-                (
-                    code(subjects.submit("<tenant>") + "[.<user>]"),
-                    f"stream {code(subjects.SUBMIT_STREAM)}",
-                    'anyone → coordinator: a [job](job.md), or `{"cancel": id}`',
-                ),
-                (
-                    code(subjects.api("<tenant>", "<user>", "<operation>")),
-                    "request",
-                    "anyone → coordinator",
-                ),
-                (
-                    code("gpuyard.events.<tenant>.<job>.<kind>.<n>"),
-                    f"stream {code(subjects.EVENTS_STREAM)}",
-                    "coordinator → anyone: [events](events.md)",
-                ),
-                (
-                    code("gpuyard.logs.<tenant>.<job>.<attempt>.<node>"),
-                    f"stream {code(subjects.LOGS_STREAM)}",
-                    "agent → anyone: a job's output",
-                ),
-                (
-                    code(subjects.audit("<tenant>", "<action>")),
-                    f"stream {code(subjects.AUDIT_STREAM)}",
-                    "coordinator → operators: who did what",
-                ),
-                (
-                    code(subjects.beat("<node>")),
-                    "publish with a reply subject",
-                    "agent → coordinator, every 2 s: what the node has and runs",
-                ),
-                (
-                    code(subjects.wanted("<node>")),
-                    "publish",
-                    "coordinator → agent: everything the node shall run",
-                ),
-                (
-                    code(subjects.command("<node>", "logs")),
-                    "request",
-                    "coordinator → agent: output that the bus does not have",
-                ),
-            ],
-        ),
-        f"The state is the key-value bucket {code(subjects.BUCKET)}; nobody but the coordinator "
-        "writes it.",
-        "## Views",
-        "Keys are always there; what is not known is null, never 0.",
-        *(part for name, note in _VIEWS.items() for part in _view(name, note)),
-    )
+    ]
 
 
-def _view(name: str, note: str) -> list[str]:
-    shape: Any = getattr(views, name, None)
-    if shape is None:
-        return []
-    text = " ".join([note, "`--json` prints the same." if name in ("JobView", "NodeView") else ""])
+def _view(shape: type, note: str) -> list[str]:
     rows = ((code(key), kind) for key, kind in hints(shape, _link))
-    return [part for part in (f"### {name}", text.strip(), table(["key", "type"], rows)) if part]
+    return [part for part in (f"### {shape.__name__}", note, table(["key", "type"], rows)) if part]
 
 
 def _keys(shape: type, words: dict[str, str], where: str) -> str:
@@ -273,7 +292,7 @@ def _keys(shape: type, words: dict[str, str], where: str) -> str:
 
 def _link(shape: type) -> str:
     name = shape.__name__
-    if name in _VIEWS:
+    if shape in _VIEWS:
         return f"[{name}](#{name.lower()})"
     if name == "Event":
         return "[event](events.md#body)"

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from gpuyard.errors import InvalidJob
-from gpuyard.model import where
+from gpuyard.model import where, where_flags
 from gpuyard.model.container import RESERVED_TARGETS, Mount, Ulimit
 from gpuyard.model.gpus import GpuRequest, parse_gpus
 from gpuyard.model.intake import parse_spec
@@ -131,10 +131,10 @@ _CONDITIONS: Final = (
     ("speed<2.5e3", "numbers", {"speed": "100"}, {"speed": "9000"}),
 )
 _SHORT: Final = (
-    ("--gpu-model", "RTX 4090", where.from_gpu_model),
-    ("--gpu-model", "A100|H100", where.from_gpu_model),
-    ("--gpu-memory", "24", where.from_gpu_memory),
-    ("--cuda", "12.1", where.from_cuda),
+    ("--gpu-model", "RTX 4090", where_flags.from_gpu_model),
+    ("--gpu-model", "A100|H100", where_flags.from_gpu_model),
+    ("--gpu-memory", "24", where_flags.from_gpu_memory),
+    ("--cuda", "12.1", where_flags.from_cuda),
 )
 
 

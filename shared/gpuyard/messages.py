@@ -210,19 +210,6 @@ class LogChunk(TypedDict):
     """True on the last chunk of the attempt (one for both streams)."""
 
 
-class LogsRequest(TypedDict):
-    """Asks an agent for output it still has, on `gpuyard.command.<node>.logs`."""
-
-    v: int
-    tenant: str
-    job: str
-    attempt: int
-    stdout: int
-    """Bytes of each stream that the asker has already."""
-    stderr: int
-    max_bytes: int
-
-
 class StoredPiece(TypedDict):
     stream: Literal[1, 2]
     offset: int

@@ -6,8 +6,6 @@ functions only put tokens together.
 
 from typing import Final
 
-PREFIX: Final = "gpuyard"
-
 # Streams and the subjects they capture.
 SUBMIT_STREAM: Final = "GPUYARD_SUBMIT"
 SUBMIT_ALL: Final = "gpuyard.submit.>"
@@ -88,10 +86,6 @@ def logs_of(tenant: str, job: str) -> str:
 
 def audit(tenant: str, action: str) -> str:
     return f"gpuyard.audit.{tenant}.{action}"
-
-
-def usage(tenant: str, job: str, attempt: int, n: int) -> str:
-    return f"gpuyard.usage.{tenant}.{job}.{attempt}.{n}"
 
 
 def beat(node: str) -> str:

@@ -62,13 +62,6 @@ def configure(
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
 
 
-def logger(**bound: Any) -> Any:
-    """A structlog logger with `bound` in each of its events."""
-    import structlog
-
-    return structlog.get_logger().bind(**bound)
-
-
 def _rendering(format: str) -> list[Any]:
     import structlog
 

@@ -21,7 +21,7 @@ def held(yard: Yard) -> Held:
 
 
 def is_fenced(yard: Yard) -> bool | None:
-    reports = yard.coordinator.beats[-1]["attempts"]
+    reports = yard.last_beat["attempts"]
     return reports[0].get("fenced") if reports else None
 
 
@@ -44,7 +44,7 @@ async def test_a_fence_is_held_before_the_start_and_reported(yard: Yard) -> None
     deadline, _ = at_start[0]
     assert deadline == pytest.approx(now() + 900, abs=3)
     await asyncio.sleep(3)
-    beat = yard.coordinator.beats[-1]
+    beat = yard.last_beat
     assert (beat["self_stop"], is_fenced(yard)) == (True, True)
     container = yard.runtime.containers[key()].seen.container_id
     assert held(yard).reach == ("container", container)
@@ -55,7 +55,7 @@ async def test_without_a_fence_nothing_is_held_or_claimed(yard: Yard) -> None:
     await running(yard, None)
     await asyncio.sleep(3)
     assert yard.keeper.fences == {}
-    assert "fenced" not in yard.coordinator.beats[-1]["attempts"][0]
+    assert "fenced" not in yard.last_beat["attempts"][0]
 
 
 @in_yard
@@ -128,7 +128,7 @@ async def test_without_a_keeper_it_runs_unfenced_and_the_agent_still_ends_it(yar
     yard.keeper.answers = False
     await running(yard, 40)
     await asyncio.sleep(3)
-    assert (yard.coordinator.beats[-1]["self_stop"], is_fenced(yard)) == (False, False)
+    assert (yard.last_beat["self_stop"], is_fenced(yard)) == (False, False)
     yard.bus.cut()
     await yard.until(lambda: yard.runtime.signals)
 
@@ -283,7 +283,7 @@ async def test_what_no_document_names_is_kept_alive_while_the_leader_answers(yar
     yard.coordinator.token = (TOKEN[0] + 1, 1)
     yard.coordinator.revision = 1
     await asyncio.sleep(100)
-    assert yard.coordinator.beats[-1]["adopting"]
+    assert yard.last_beat["adopting"]
     assert yard.runtime.signals == []
     assert held(yard).deadline > now()
 

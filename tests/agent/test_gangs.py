@@ -18,7 +18,7 @@ def member(rank: int = 1, *, may_start: bool = False, network: str = "host") -> 
 
 
 def is_prepared(yard: Yard) -> bool:
-    reports = yard.coordinator.beats[-1]["attempts"]
+    reports = yard.last_beat["attempts"]
     return bool(reports and reports[0].get("prepared"))
 
 

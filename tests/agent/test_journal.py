@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard_agent.core.state import Memory
+from gpuyard_agent.core.memory import Memory
 from gpuyard_agent.journal import (
     DirectoryLock,
     FileJournal,

@@ -7,7 +7,7 @@ import pytest
 
 from gpuyard.errors import RuntimeFailure, Unavailable
 from gpuyard.messages import MAX_LOG_CHUNK_BYTES, LogChunk
-from gpuyard_agent.core.state import LogMark
+from gpuyard_agent.core.attempt import LogMark
 from gpuyard_agent.logs import FLUSH_S, LOST_AFTER_S, TAIL_BYTES, LogShipper
 from gpuyard_agent.runtime import LogPiece, LogPosition
 from tests.support.agent_builders import key

@@ -9,8 +9,8 @@ import pytest
 
 from gpuyard.errors import Unavailable
 from gpuyard.messages import LogChunk
+from gpuyard_agent.core.attempt import LogMark
 from gpuyard_agent.core.launch import LaunchContext, launch_of
-from gpuyard_agent.core.state import LogMark
 from gpuyard_agent.logs import LogShipper
 from gpuyard_agent.process_runtime import ProcessRuntime
 from gpuyard_agent.process_runtime import runtime as process_runtime

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import RuntimeFailure
+from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.launch import Launch, LaunchContext, launch_of
-from gpuyard_agent.core.state import Attempt, Memory
+from gpuyard_agent.core.memory import Memory
 from gpuyard_agent.core.times import epoch_s
 from gpuyard_agent.runtime import LogPosition, Status
 from gpuyard_agent.simulated_runtime import SimulatedRuntime, Timers

@@ -10,7 +10,7 @@ import pytest
 from gpuyard import codec
 from gpuyard.cli.why import reason_text
 from gpuyard.errors import RequestError, UnknownThing
-from gpuyard.views import JobView
+from gpuyard.views.jobs import JobView
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import explain
 from gpuyard_coordinator.core.cluster import Cluster

@@ -8,10 +8,10 @@ from typing import Any
 from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import GrantedGpu, PullProgress, StopOrder, Token, WantedDocument, WantedEntry
 from gpuyard.model.node import NodeReason, RuntimeName
+from gpuyard_agent.core.attempt import Attempt, Intent, Result, Started
 from gpuyard_agent.core.containers import Exit, Seen, Status
 from gpuyard_agent.core.document import Document, parse_document
 from gpuyard_agent.core.launch import AttemptKey, Launch
-from gpuyard_agent.core.state import Attempt, Intent, Result, Started
 from gpuyard_agent.core.steps import Here
 from gpuyard_agent.core.times import rfc3339
 from gpuyard_agent.runtime import Hold, LogPiece, LogPosition, Reach, unheld

@@ -12,8 +12,8 @@ from gpuyard.messages import AttemptReport, Beat, LogChunk, StopOrder, Token, Wa
 from gpuyard.model.node import ProbeResult
 from gpuyard_agent.core.document import entry_key
 from gpuyard_agent.core.launch import AttemptKey
+from gpuyard_agent.core.memory import Memory, Record
 from gpuyard_agent.core.policy import PERMISSIVE
-from gpuyard_agent.core.state import Memory, Record
 from gpuyard_agent.gpus.processes import OwnProcesses
 from gpuyard_agent.keeper.ledger import Fence as Held
 from gpuyard_agent.link import Link
@@ -378,6 +378,10 @@ class Yard:
             self.journal = ListJournal()
         self.boot_id = boot_id
         await self.start()
+
+    @property
+    def last_beat(self) -> Beat:
+        return self.coordinator.beats[-1]
 
     async def until(self, is_so: Callable[[], object], timeout_s: float = 60.0) -> None:
         async with asyncio.timeout(timeout_s):

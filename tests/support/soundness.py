@@ -24,7 +24,14 @@ from gpuyard_coordinator.core import (
 )
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
+from gpuyard_coordinator.core.state import (
+    DOCUMENT_KIB,
+    WHOLE_GPU_MILLI,
+    Attempt,
+    Job,
+    Node,
+    Now,
+)
 
 _SUBJECT = re.compile(r"gpuyard\.events(\.[a-z0-9_-]+){3}\.[0-9]+")
 
@@ -32,7 +39,7 @@ _SUBJECT = re.compile(r"gpuyard\.events(\.[a-z0-9_-]+){3}\.[0-9]+")
 def check(cluster: Cluster, *, is_restored: bool = False) -> None:
     """`is_restored`: what nodes tell is taken as it is, also where it contradicts a backup."""
     for node in cluster.nodes.values():
-        assert is_restored or ledger.overcommitted(node) == []
+        assert is_restored or _overcommitted(node) == []
         document = documents.wanted_document(cluster, node)
         data = codec.encode(document)
         assert codec.decode(data) == document
@@ -48,6 +55,29 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
     _check_use(cluster)
     _check_dependants(cluster)
     _check_arrays(cluster, is_restored=is_restored)
+
+
+def _overcommitted(node: Node) -> list[str]:
+    """What is granted twice on a node, in words."""
+    faults = [
+        f"{node.name}/{uuid}: {gpu.free_milli} milli free"
+        for uuid, gpu in node.gpus.items()
+        if not 0 <= gpu.free_milli <= WHOLE_GPU_MILLI
+        or gpu.free_milli + sum(gpu.grants.values()) != WHOLE_GPU_MILLI
+    ]
+    faults += [
+        f"{node.name}/{uuid}: {gpu.shared_mib} MiB held by shares"
+        for uuid, gpu in node.gpus.items()
+        if gpu.shared_mib and ledger.free_mib(gpu) < 0
+    ]
+    cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
+    if cpus is not None and node.cpu_milli_used > cpus * 1000:
+        faults.append(f"{node.name}: {node.cpu_milli_used} milli-CPU used of {cpus}")
+    if memory is not None and node.memory_mib_used > memory:
+        faults.append(f"{node.name}: {node.memory_mib_used} MiB used of {memory}")
+    if node.document_kib_used > DOCUMENT_KIB:
+        faults.append(f"{node.name}: {node.document_kib_used} KiB in its wanted document")
+    return faults
 
 
 def check_recovered(before: Cluster, after: Cluster, now: Now) -> None:

@@ -16,7 +16,7 @@ from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
-from gpuyard.views import WhyView
+from gpuyard.views.why import WhyView
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import (
     adoption,

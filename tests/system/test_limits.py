@@ -75,10 +75,10 @@ def test_what_can_never_run_and_what_finds_the_queue_full_is_refused(client: Cli
     assert (refused.state, refused.reason) == ("failed", "quota_impossible")
     client.submit(HOUR | {"id": "all", "gpus": 8})
     client.submit(HOUR | {"id": "next", "gpus": 8})
-    with pytest.raises(InvalidJob, match="has 1 queued jobs, its limit is 1"):
+    with pytest.raises(InvalidJob, match="has 1 queued job, its limit is 1"):
         client.submit(HOUR | {"id": "late"})
     assert client.job("late").reason == "queue_full"
-    with pytest.raises(InvalidJob, match="has 1 queued jobs"):
+    with pytest.raises(InvalidJob, match="has 1 queued job"):
         client.submit(HOUR, dry_run=True)
     client.cancel("next")
     eventually(lambda: client.submit(HOUR | {"id": "late"}).id == "late")

@@ -15,17 +15,10 @@ from typing import Any
 
 from gpuyard.messages import Token
 from gpuyard.model.reasons import EndReason
+from gpuyard_agent.core.attempt import Attempt, Result
 from gpuyard_agent.core.containers import Seen, Status
 from gpuyard_agent.core.document import Document, parse_token
-from gpuyard_agent.core.state import (
-    Attempt,
-    Memory,
-    Record,
-    Result,
-    document_record,
-    ended_record,
-    key_list,
-)
+from gpuyard_agent.core.memory import Memory, Record, document_record, ended_record, key_list
 from gpuyard_agent.core.steps import ABSENCES, Here
 from gpuyard_agent.core.times import rfc3339
 

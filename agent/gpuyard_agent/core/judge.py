@@ -16,8 +16,8 @@ import signal
 from typing import Final
 
 from gpuyard.model.reasons import EndReason
+from gpuyard_agent.core.attempt import Intent, Result
 from gpuyard_agent.core.containers import Exit
-from gpuyard_agent.core.state import Intent, Result
 from gpuyard_agent.core.times import epoch_s
 
 KILLED: Final = 137

@@ -5,8 +5,8 @@ from typing import Final, Literal, get_args
 
 from gpuyard import codec
 from gpuyard.messages import AttemptReport, AttemptUsage
+from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.containers import Status
-from gpuyard_agent.core.state import Attempt
 
 ReportedState = Literal["accepted", "preparing", "running", "stopping", "ended"]
 MAX_WANTED_IN_BEAT_BYTES: Final = 512 * 1024

@@ -26,11 +26,11 @@ from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import STALE_INVENTORY, StopOrder, WantedEntry
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import EndReason
+from gpuyard_agent.core.attempt import NEVER, Attempt, Intent, Result
 from gpuyard_agent.core.containers import Status
 from gpuyard_agent.core.fence import Fence, absence, fence_of, stop_grace_s
 from gpuyard_agent.core.judge import REBOOTED, judge, vanished
 from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy, refusals
-from gpuyard_agent.core.state import NEVER, Attempt, Intent, Result
 from gpuyard_agent.core.times import rfc3339
 
 CONFIRMATIONS: Final = 2

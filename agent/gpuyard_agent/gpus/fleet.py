@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gpuyard.model.ids import is_name
 from gpuyard.model.mig import is_profile
+from gpuyard.model.quantities import counted
 from gpuyard_agent.gpus.fleet_fields import Fields, FleetError, listed
 from gpuyard_agent.gpus.simulated_node import (
     BEHAVIOURS,
@@ -185,7 +186,7 @@ def _gpu_group(entry: object, at: str) -> list[SimulatedGpu]:
     count = fields.whole("count", default=1, least=1, most=MAX_GPUS)
     uuids = [uuid for _, uuid in listed(fields.raw("uuids"), f"{at}.uuids")]
     if uuids and len(uuids) != count:
-        raise FleetError(f"{at}.uuids: has {len(uuids)} entries for {count} GPUs")
+        raise FleetError(f"{at}.uuids: {len(uuids)} of them for {counted(count, 'GPUs')}")
     if not all(isinstance(uuid, str) and uuid.startswith("GPU-") for uuid in uuids):
         raise FleetError(f"{at}.uuids: a UUID is text that begins with GPU-")
     memory_mib = fields.maybe_whole("memory_mib", least=1)

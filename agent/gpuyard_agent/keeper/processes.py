@@ -10,8 +10,11 @@ time), so a number that went to somebody else's process in between is never hit.
 
 import os
 import signal
+from collections.abc import Callable
 
 _FROZEN, _THAWED = b"FROZEN", b"THAWED"
+_Recognise = Callable[[int], bool]
+"""Tells whether a pid is one of those looked for, at the moment it is asked."""
 
 
 class Processes:
@@ -19,7 +22,7 @@ class Processes:
 
     __slots__ = ("_is_one", "freezer", "pids", "root", "unified")
 
-    def __init__(self, pids: list[int], root: list[int], is_one: "_Recognise") -> None:
+    def __init__(self, pids: list[int], root: list[int], is_one: _Recognise) -> None:
         self.pids = pids
         self.root = root
         """Those that SIGTERM is for: a container's first process, a session's leader."""
@@ -48,30 +51,6 @@ class Processes:
             _send(pid, signal.SIGKILL, self._is_one)
 
 
-class _Recognise:
-    """Tells whether a pid is one of those looked for."""
-
-    def __call__(self, pid: int) -> bool:
-        raise NotImplementedError
-
-
-class _InGroup(_Recognise):
-    def __init__(self, container_id: str) -> None:
-        self._mark = container_id.encode()
-
-    def __call__(self, pid: int) -> bool:
-        return self._mark in _read(f"/proc/{pid}/cgroup")
-
-
-class _InSession(_Recognise):
-    def __init__(self, leader: int, started: int) -> None:
-        self._leader, self._started = leader, started
-
-    def __call__(self, pid: int) -> bool:
-        found = _stat(_read(f"/proc/{pid}/stat"))
-        return found is not None and found[1] == self._leader and found[2] >= self._started
-
-
 def find(reach: tuple[str, str]) -> Processes:
     """What lives there now."""
     kind, name = reach
@@ -79,7 +58,7 @@ def find(reach: tuple[str, str]) -> Processes:
 
 
 def _of_container(container_id: str) -> Processes:
-    is_one = _InGroup(container_id)
+    is_one = _in_group(container_id)
     pids = [pid for pid in _all_pids() if is_one(pid) and not _is_zombie(pid)]
     found = Processes(pids, _first(pids), is_one)
     groups = _read(f"/proc/{pids[0]}/cgroup").decode(errors="replace") if pids else ""
@@ -98,14 +77,31 @@ def _of_container(container_id: str) -> Processes:
 def _of_folder(path: str) -> Processes:
     told = _stat(_read(f"{path}/child"))
     if told is None or os.path.exists(f"{path}/exit"):
-        return Processes([], [], _Recognise())
+        return Processes([], [], _nobody)
     leader, _, started = told
     now = _stat(_read(f"/proc/{leader}/stat"))
     if now is not None and now[2] != started:
-        return Processes([], [], _Recognise())  # the number is another process's by now
-    is_one = _InSession(leader, started)
+        return Processes([], [], _nobody)  # the number is another process's by now
+    is_one = _in_session(leader, started)
     pids = [pid for pid in _all_pids() if is_one(pid) and not _is_zombie(pid)]
     return Processes(pids, [leader] if leader in pids else [], is_one)
+
+
+def _in_group(container_id: str) -> _Recognise:
+    mark = container_id.encode()
+    return lambda pid: mark in _read(f"/proc/{pid}/cgroup")
+
+
+def _in_session(leader: int, began: int) -> _Recognise:
+    def is_one(pid: int) -> bool:
+        found = _stat(_read(f"/proc/{pid}/stat"))
+        return found is not None and found[1] == leader and found[2] >= began
+
+    return is_one
+
+
+def _nobody(pid: int) -> bool:
+    return False
 
 
 def _all_pids() -> list[int]:

@@ -14,6 +14,7 @@ from gpuyard.errors import RemoteProtocolError, RuntimeFailure
 from gpuyard.messages import AttemptUsage, LogChunk, LogsReply, PullProgress
 from gpuyard.model.node import GpuSample
 from gpuyard_agent.core import intake, steps
+from gpuyard_agent.core.attempt import Attempt, Result, Started
 from gpuyard_agent.core.launch import (
     AttemptKey,
     Launch,
@@ -21,11 +22,8 @@ from gpuyard_agent.core.launch import (
     MountPoint,
     launch_of,
 )
-from gpuyard_agent.core.state import (
-    Attempt,
+from gpuyard_agent.core.memory import (
     Record,
-    Result,
-    Started,
     ended_record,
     intent_record,
     key_list,
@@ -117,7 +115,11 @@ class Actions:
         self.shipping.acknowledge(key, stored, sent_at)
 
     async def read_logs(self, request: Mapping[str, Any]) -> LogsReply:
-        """What the engine still has of an attempt's output; raises RemoteProtocolError."""
+        """What the engine still has of an attempt's output.
+
+        A request has `tenant`, `job` and `attempt`; `stdout` and `stderr`, the bytes of each that
+        the asker has already; and `max_bytes`. Raises RemoteProtocolError.
+        """
         try:
             key = AttemptKey(str(request["tenant"]), str(request["job"]), int(request["attempt"]))
         except (KeyError, TypeError, ValueError) as fault:

@@ -1,7 +1,7 @@
 """From settings to nodes: which runtime, which GPUs, which folder each of them has."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -10,8 +10,8 @@ from gpuyard import __version__
 from gpuyard.errors import GpuyardError
 from gpuyard.model.ids import is_name, node_from_host
 from gpuyard.model.node import GpuInjection, RuntimeName
+from gpuyard_agent.core.memory import Memory
 from gpuyard_agent.core.policy import NodePolicy
-from gpuyard_agent.core.state import Memory
 from gpuyard_agent.gpus.fleet import SimulatedNode, default_fleet, load_fleet
 from gpuyard_agent.gpus.injection import detect_injection, driver_mounts
 from gpuyard_agent.gpus.prober import GpuProber, InlineProber, Prober
@@ -30,7 +30,6 @@ LARGE_FLEET: Final = 20
 JOURNALED_FLEET: Final = 500
 """Simulated attempts of larger fleets end with their agent: each node's journal is a file."""
 MIB: Final = 1024 * 1024
-Describe = Callable[[Runtime], Awaitable[tuple[str | None, GpuInjection]]]
 
 
 @dataclass(frozen=True, slots=True)

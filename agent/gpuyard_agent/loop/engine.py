@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gpuyard.errors import RuntimeFailure
 from gpuyard.model.node import NodeReason
 from gpuyard_agent.core import intake
-from gpuyard_agent.core.state import Attempt
+from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.steps import ABSENCES
 from gpuyard_agent.runtime import Runtime, Seen
 

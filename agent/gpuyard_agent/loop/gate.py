@@ -6,8 +6,8 @@ The document says when, so it stands over restarts of either side; whoever comes
 import asyncio
 from collections.abc import Callable
 
+from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.launch import AttemptKey
-from gpuyard_agent.core.state import Attempt
 from gpuyard_agent.core.steps import must_wait
 
 

@@ -12,11 +12,12 @@ import structlog
 from gpuyard.messages import VERSION, AttemptReport, Beat, LogChunk, LogsReply, Token
 from gpuyard.model.node import NodeReason
 from gpuyard_agent.core import intake
+from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.document import Document, parse_document, parse_token
 from gpuyard_agent.core.launch import AttemptKey
+from gpuyard_agent.core.memory import Memory, Record
 from gpuyard_agent.core.policy import NodePolicy
 from gpuyard_agent.core.report import is_reported, is_unexpected, keep_within_a_beat, report
-from gpuyard_agent.core.state import Attempt, Memory, Record
 from gpuyard_agent.core.steps import Here
 from gpuyard_agent.core.times import rfc3339
 from gpuyard_agent.gpus.processes import OwnProcesses

@@ -11,7 +11,7 @@ from gpuyard import notify, subjects
 from gpuyard.bus import Bus, connect
 from gpuyard.errors import BusTooOld, Unavailable
 from gpuyard_agent.core.fence import stop_grace_s
-from gpuyard_agent.core.state import Memory
+from gpuyard_agent.core.memory import Memory
 from gpuyard_agent.link import Link
 from gpuyard_agent.loop.address import source_address
 from gpuyard_agent.loop.host import Clock

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from gpuyard import subjects
 from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import VERSION, LogChunk, LogsReply, StoredPiece
+from gpuyard_agent.core.attempt import Attempt, LogMark
 from gpuyard_agent.core.launch import AttemptKey
-from gpuyard_agent.core.state import Attempt, LogMark, logs_record
+from gpuyard_agent.core.memory import logs_record
 from gpuyard_agent.logs import LogShipper
 from gpuyard_agent.runtime import LogPiece, LogPosition
 

@@ -15,6 +15,7 @@ from gpuyard.messages import JobDocument
 from gpuyard.model import ids
 from gpuyard.model.arrays import parse_array
 from gpuyard.model.ids import JobKey
+from gpuyard.model.quantities import counted
 from gpuyard.model.reasons import EndReason, exit_code_of
 from gpuyard.model.states import HOLDING_STATES, JobState
 from gpuyard_coordinator.core import documents
@@ -107,7 +108,7 @@ def stop(cluster: Cluster, job: Job, order: StopTasks, state: JobState, effects:
     left = array.left
     array.stop = order
     if left:
-        told = f"{left} tasks never started: {order.message}"
+        told = f"{counted(left, 'tasks')} never started: {order.message}"
         _count(array, order.reason, None, told, str(state), left)
     cluster.arrays_due[job.key] = True
     effects.change(job)
@@ -146,7 +147,7 @@ def _count(
 def outcome(array: Array) -> tuple[EndReason, int | None, str]:
     """(reason, exit code, message) of an array that is over: those of its worst task."""
     counts = [f"{number} {state}" for state, number in sorted(array.ended.items())]
-    message = f"{', '.join(counts)} of {len(array.tasks)} tasks"
+    message = f"{', '.join(counts)} of {counted(len(array.tasks), 'tasks')}"
     if array.worst is None:
         return EndReason.EXITED, 0, message
     reason, exit_code, told = array.worst

@@ -14,6 +14,7 @@ from math import ceil, floor
 from typing import Any, Final
 
 from gpuyard.model.node import GpuSample
+from gpuyard.model.quantities import counted
 from gpuyard.model.states import Scheduling
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import ends, explain, loosening, overtaking, quota, selection
@@ -73,7 +74,7 @@ def _fewer_nodes(cluster: Cluster, shape: Shape) -> Iterator[Change]:
     too_many = bisect_left(sizes, True, key=lambda n: not _starts(cluster, replace(shape, nodes=n)))
     if too_many:
         to = sizes[too_many - 1]
-        text = f"ask for {to} node{'' if to == 1 else 's'}"
+        text = f"ask for {counted(to, 'nodes')}"
         yield {"kind": "ask_less", "field": "nodes", "to": to, "text": text}
 
 
@@ -138,7 +139,7 @@ def _less_compute(shape: Shape, have: float) -> tuple[Shape, Change]:
 
 def _fewer_cpus(shape: Shape, have: float) -> tuple[Shape, Change]:
     less = replace(shape, cpu_milli=round(have * 1000))
-    return less, _ask_less("cpus", shape.cpu_milli / 1000, have, f"{have:g} CPUs")
+    return less, _ask_less("cpus", shape.cpu_milli / 1000, have, counted(have, "CPUs"))
 
 
 def _less_host_memory(shape: Shape, have: float) -> tuple[Shape, Change]:
@@ -155,7 +156,7 @@ def _ask_less(field: str, asked: Any, to: float, text: str, *, is_least: bool = 
 def _gpus(count: int, shape: Shape | None = None) -> str:
     if shape is not None and shape.mig is not None:
         return f"{count} of mig={shape.mig}"
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+    return counted(count, "GPUs")
 
 
 def _within_the_limit(cluster: Cluster, shape: Shape, hit: quota.LimitHit) -> Iterator[Change]:

@@ -4,8 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuyard.model.quantities import counted
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.views import Unit
+from gpuyard.views.why import Unit
 from gpuyard_coordinator.core import filters, gang_ports, instances, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.filters import NodeVerdict
@@ -126,8 +127,9 @@ def why_not(
     """Why a node does not take a shape now; None if it would. `is_limited`: its tenant's limits
     count, by what the GPUs would be that it grants there."""
     verdict = filters.why_not(node, shape, cluster.settings)
-    if verdict is None and is_limited and limit_on(cluster, node, shape) is not None:
-        return NodeVerdict(node.name, V.QUOTA_ON_MODEL)
+    if verdict is None and is_limited and (hit := limit_on(cluster, node, shape)) is not None:
+        note = f"{V.QUOTA_ON_MODEL} ({hit.name} is {hit.max:g})"
+        return NodeVerdict(node.name, V.QUOTA_ON_MODEL, note=note)
     if verdict is None and cluster.reservations.is_for_others(node.name, shape):
         return NodeVerdict(node.name, V.RESERVED_FOR_OTHER)
     return verdict
@@ -218,8 +220,7 @@ def _gang_words(
     message += f": {_causes(reasons)}" if reasons else ""
     if not is_possible:
         could = sum(filters.could_hold(n, shape) is not None for n in cluster.nodes.values())
-        whose = "known node" if could == 1 else "known nodes"
-        message += f"; only {could} {whose} could ever hold a member"
+        message += f"; only {counted(could, 'known nodes')} could ever hold a member"
     return message
 
 
@@ -244,5 +245,6 @@ def _numbers(code: VerdictCode, reasons: list[NodeVerdict]) -> str:
         return ""
     same = [v for v in reasons if v.code is code]
     asked, have = max(v.asked or 0 for v in same), max(v.have or 0 for v in same)
-    unit = f" {UNITS[code]}" if code in UNITS else ""
-    return f" (asked {asked:.7g}{unit}, most free {have:.7g}{unit})"
+    if code not in UNITS:
+        return f" (asked {asked:.7g}, most free {have:.7g})"
+    return f" (asked {counted(asked, UNITS[code])}, most free {counted(have, UNITS[code])})"

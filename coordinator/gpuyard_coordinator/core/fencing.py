@@ -10,9 +10,9 @@ is to go on, time proves nothing.
 from typing import Any, Final
 
 from gpuyard.errors import FieldFault
-from gpuyard.model.quantities import format_days, format_duration
+from gpuyard.model.quantities import counted, format_days, format_duration
 from gpuyard.model.reasons import EndReason
-from gpuyard.model.states import HOLDING_STATES, NodeState
+from gpuyard.model.states import HOLDING_STATES, JobState, NodeState
 from gpuyard.model.verdicts import Verdict, VerdictCode
 from gpuyard_coordinator.core import documents, ledger, lifecycle
 from gpuyard_coordinator.core.cluster import Cluster
@@ -111,8 +111,22 @@ def lost_verdict(cluster: Cluster, job: Job) -> Verdict | None:
     """What a job waits for that holds on a node which is silent; None for any other."""
     if job.last is None or job.state not in HOLDING_STATES:
         return None
-    told = (_lost_verdict(cluster, job, part) for part in job.last.parts)
-    return next((verdict for verdict in told if verdict is not None), None)
+    parts = (_lost_verdict(cluster, job, part) for part in job.last.parts)
+    lost = [verdict for verdict in parts if verdict is not None]
+    if not lost:
+        return None
+    message = _why_it_ends(job, job.last) + lost[0]["message"]
+    if others := lost[1:]:
+        message += f"; and so for {counted(len(others), 'more ranks')}"
+    return {**lost[0], "message": message}
+
+
+def _why_it_ends(job: Job, whole: Attempt) -> str:
+    """The beginning of what is said of a job that is on its way to an end; else nothing."""
+    if job.state is not JobState.STOPPING or whole.stop is None:
+        return ""
+    cause = whole.message if whole.ended_by is not None else None
+    return f"{cause or 'it was told to end: ' + whole.stop['reason']}; "
 
 
 def _lost_verdict(cluster: Cluster, job: Job, attempt: Attempt) -> Verdict | None:

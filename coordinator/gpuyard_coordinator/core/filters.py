@@ -39,7 +39,7 @@ class NodeVerdict:
     asked: float | None = None
     have: float | None = None
     note: str | None = None
-    """What is said instead of the code, where the code alone would mislead."""
+    """What is said instead of the code, where the code alone would mislead or say too little."""
 
 
 def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:

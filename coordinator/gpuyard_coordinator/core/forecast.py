@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, Final
 
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.views import Forecast
+from gpuyard.views.why import Forecast
 from gpuyard_coordinator.core import backfill, ends
 from gpuyard_coordinator.core.clearing import Site
 from gpuyard_coordinator.core.cluster import Cluster

@@ -17,7 +17,7 @@ _SCALE_BITS: Final = 32
 _FACTOR: Final = 4_286_705_684
 """2^32 times 2^(-1/360): what a slot leaves, 360 of them being a half-life."""
 _POWER_BITS: Final = 64
-_LONGEST_SLOTS: Final = 20 * 360
+_LONGEST_SLOTS: Final = 20 * HALF_LIFE_S * 1000 // SLOT_MS
 """What is longer ago weighs less than a millionth."""
 KEPT_S: Final = _LONGEST_SLOTS * SLOT_MS // 1000
 """How long it matters what somebody held."""

@@ -8,7 +8,6 @@ from gpuyard.messages import GrantedGpu
 from gpuyard_coordinator.core import instances
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.state import (
-    DOCUMENT_KIB,
     WHOLE_GPU_MILLI,
     Attempt,
     AttemptRef,
@@ -243,26 +242,3 @@ def rebuild_gpus(node: Node) -> None:
             gpu = node.gpus.get(granted["uuid"])
             if gpu is not None:
                 _enter(gpu, key, granted)
-
-
-def overcommitted(node: Node) -> list[str]:
-    """What is granted twice on a node, in words; empty for a sound book. For checks in tests."""
-    faults = [
-        f"{node.name}/{uuid}: {gpu.free_milli} milli free"
-        for uuid, gpu in node.gpus.items()
-        if not 0 <= gpu.free_milli <= WHOLE_GPU_MILLI
-        or gpu.free_milli + sum(gpu.grants.values()) != WHOLE_GPU_MILLI
-    ]
-    faults += [
-        f"{node.name}/{uuid}: {gpu.shared_mib} MiB held by shares"
-        for uuid, gpu in node.gpus.items()
-        if gpu.shared_mib and free_mib(gpu) < 0
-    ]
-    cpus, memory = node.facts["cpus"], node.facts["memory_mib"]
-    if cpus is not None and node.cpu_milli_used > cpus * 1000:
-        faults.append(f"{node.name}: {node.cpu_milli_used} milli-CPU used of {cpus}")
-    if memory is not None and node.memory_mib_used > memory:
-        faults.append(f"{node.name}: {node.memory_mib_used} MiB used of {memory}")
-    if node.document_kib_used > DOCUMENT_KIB:
-        faults.append(f"{node.name}: {node.document_kib_used} KiB in its wanted document")
-    return faults

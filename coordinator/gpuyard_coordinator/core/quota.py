@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpuyard.errors import FieldFault
 from gpuyard.model import mig
 from gpuyard.model.gpus import GpuRequest
-from gpuyard.model.quantities import format_days, format_duration, parse_duration_s
+from gpuyard.model.quantities import counted, format_days, format_duration, parse_duration_s
 from gpuyard.model.reasons import EndReason
 from gpuyard_coordinator.core import ledger, selection
 from gpuyard_coordinator.core.cluster import Use
@@ -40,10 +40,15 @@ class LimitHit:
 
     @property
     def text(self) -> str:
-        return (
-            f"quota: {self.name} of tenant {self.tenant}: "
-            f"{self.used:g} of {self.max:g} used, {self.asked:g} asked"
-        )
+        most = f"{self.used:g} of {self.max:g} used"
+        if self.is_per_job:
+            most = f"at most {self.max:g}"
+        return f"quota: {self.name} of tenant {self.tenant}: {most}, {self.asked:g} asked"
+
+    @property
+    def is_per_job(self) -> bool:
+        """True where what the tenant uses does not count."""
+        return self.name.startswith("per_job.")
 
     @property
     def is_impossible(self) -> bool:
@@ -199,7 +204,7 @@ def refusal(
         if tasks > most > 0:
             text = f"{tasks} tasks asked, limits.queued_jobs of tenant {tenant} is {most}"
             return EndReason.QUOTA_IMPOSSIBLE, FieldFault("array", "quota_impossible", text)
-        text = f"tenant {tenant} has {queued} queued jobs, its limit is {most}"
+        text = f"tenant {tenant} has {counted(queued, 'queued jobs')}, its limit is {most}"
         text += f"; the array has {tasks} tasks" if tasks > 1 else ""
         return EndReason.QUEUE_FULL, FieldFault("", "queue_full", text)
     return None

@@ -39,7 +39,7 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times of the yard, in seconds (INTERFACES N), and what placement tolerates."""
+    """Times of the yard, in seconds, and what placement tolerates."""
 
     beat_s: float = 2.0
     suspect_s: float = 6.0

@@ -1,4 +1,4 @@
-"""Why a job waits, in full (INTERFACES table D): per node, the limit that binds, smallest changes.
+"""Why a job waits, in full: per node, the limit that binds, smallest changes.
 
 The changes themselves are found in `changes`.
 """
@@ -7,7 +7,7 @@ from collections import Counter
 
 from gpuyard.model.states import JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
-from gpuyard.views import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
+from gpuyard.views.why import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
 from gpuyard_coordinator.core import arrays, quota, selection
 from gpuyard_coordinator.core.changes import changes
 from gpuyard_coordinator.core.cluster import Cluster
@@ -96,7 +96,7 @@ def _limit(hit: quota.LimitHit) -> LimitView:
     return {
         "scope": f"tenant {hit.tenant}",
         "name": hit.name,
-        "used": hit.used,
+        "used": None if hit.is_per_job else hit.used,
         "asked": hit.asked,
         "max": hit.max,
     }

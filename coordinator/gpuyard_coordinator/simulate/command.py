@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuyard.messages import VERSION
+from gpuyard.model.quantities import counted
 from gpuyard_coordinator.record import segments_of
 from gpuyard_coordinator.record.frames import is_segment
 from gpuyard_coordinator.simulate import documents, openb
@@ -190,10 +191,8 @@ def _table(answer: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
     ]
     left_out = f", {answer['left_out']} that never ran left out" if answer["left_out"] else ""
     refused = f", {outcomes[0].refused} refused" if outcomes[0].refused else ""
-    head = (
-        f"{answer['jobs']} jobs{left_out}{refused}, {answer['nodes']} nodes, {answer['gpus']} GPUs"
-    )
-    return "\n".join([head, *lines])
+    jobs, nodes, gpus = (counted(answer[noun.lower()], noun) for noun in ("jobs", "nodes", "GPUs"))
+    return "\n".join([f"{jobs}{left_out}{refused}, {nodes}, {gpus}", *lines])
 
 
 def _cell(value: Any) -> str:

@@ -15,6 +15,7 @@ from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.tenant import parse_tenant
 from gpuyard_coordinator.simulate.workload import (
     LEAST_S,
+    MOST_GPUS,
     Arrival,
     BadInput,
     Card,
@@ -24,7 +25,6 @@ from gpuyard_coordinator.simulate.workload import (
 )
 
 MOST_NODES: Final = 100_000
-MOST_GPUS: Final = 255
 MOST_JOBS: Final = 5_000_000
 _LONGEST_S: Final = 100.0 * 366 * 86_400
 _TRACE_KEYS: Final = ("v", "nodes", "tenants", "jobs")

@@ -20,6 +20,7 @@ from gpuyard.model.intake import parse_spec
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 from gpuyard_coordinator.simulate.workload import (
     LEAST_S,
+    MOST_GPUS,
     Arrival,
     BadInput,
     Card,
@@ -31,7 +32,6 @@ from gpuyard_coordinator.simulate.workload import (
 NODES: Final = "openb_node_list_gpu_node.csv"
 TENANT: Final = "default"
 GPU_MIB: Final = 16_000
-MOST_GPUS: Final = 255
 _MOST: Final = 1 << 53
 _NODE_COLUMNS: Final = ("cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")

@@ -164,14 +164,6 @@ class _Watch:
         return arrivals[-1].at_s if arrivals else 0.0
 
 
-def known_mix(shapes: Sequence[Shape]) -> Mix:
-    """The mix of those who know beforehand what will come."""
-    mix = Mix()
-    for shape in shapes:
-        mix.observe(shape)
-    return mix
-
-
 def _area(times: Sequence[float], values: Sequence[int], end: float) -> float:
     """The sum over time up to `end`. Each value was looked at before time moved on: it holds from
     the time of its look to the next."""

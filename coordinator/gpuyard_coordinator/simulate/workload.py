@@ -17,6 +17,8 @@ _STEP: Final = 1.25
 """Between two time limits that are given to jobs."""
 _GANG_PORTS: Final = (29400, 30399)
 """More than a node has gangs."""
+MOST_GPUS: Final = 255
+"""Of one machine; what says more is a mistake."""
 LEAST_S: Final = 1.0
 """How long a job lasts at least; its time limit is whole seconds."""
 

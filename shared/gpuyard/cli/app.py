@@ -1,7 +1,7 @@
 """The command `gpuyard`: which commands there are, and how every one of them ends.
 
 A command's module is imported when the command runs, never for `--help`. Whatever goes wrong
-becomes one line on stderr and an exit code of INTERFACES table I.
+becomes one line on stderr and an exit code (docs/reference/exit-codes.md).
 """
 
 import os
@@ -27,7 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "logs": ("gpuyard.cli.logs:logs", "Show a job's output"),
     "events": ("gpuyard.cli.events:events", "Show what happens to a job, or to all"),
     "wait": ("gpuyard.cli.wait:wait", "Wait for jobs and exit with their code"),
-    "cancel": ("gpuyard.cli.wait:cancel", "End jobs"),
+    "cancel": ("gpuyard.cli.cancel:cancel", "End jobs"),
     "hold": ("gpuyard.cli.hold:hold", "Keep queued jobs from starting"),
     "release": ("gpuyard.cli.hold:release", "Let held jobs start"),
     "status": ("gpuyard.cli.status:status", "Show the whole yard on one screen"),
@@ -156,5 +156,3 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @global_options
 def cli() -> None:
     """Run container jobs on the GPUs of plain Docker hosts."""
-    if os.environ.get("NO_COLOR"):
-        click.get_current_context().ensure_object(Globals).no_color = True

@@ -7,7 +7,7 @@ import click
 
 from gpuyard.cli.ending import UsageFault
 from gpuyard.cli.globals import Globals, current, global_options
-from gpuyard.cli.render import json_array, json_object, plain
+from gpuyard.cli.render import json_answer, plain
 from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _check_names(documents: Sequence[Document]) -> None:
 
 def _show(done: "Sequence[Applied]", settings: Globals, *, is_dry: bool) -> None:
     if settings.json:
-        write(json_object(done[0]) if len(done) == 1 else json_array(done))
+        write(json_answer(done, is_one=len(done) == 1))
         return
     for one in done:
         name = one["tenant"]["tenant"]

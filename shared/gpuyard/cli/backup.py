@@ -8,6 +8,7 @@ import click
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.render import json_object
 from gpuyard.cli.streams import write
+from gpuyard.model.quantities import counted
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -63,9 +64,6 @@ def view(taken: "Backup", checksum: str) -> dict[str, object]:
 
 def counts(taken: "Backup") -> str:
     """`3 unfinished jobs, 120 ended jobs, 2 nodes, 1 tenant`."""
-    names = ("unfinished job", "ended job", "node", "tenant")
+    names = ("unfinished jobs", "ended jobs", "nodes", "tenants")
     numbers = [taken.count(kind) for kind in KINDS]
-    return ", ".join(
-        f"{number} {name}{'' if number == 1 else 's'}"
-        for number, name in zip(numbers, names, strict=True)
-    )
+    return ", ".join(map(counted, numbers, names))

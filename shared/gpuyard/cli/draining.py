@@ -11,6 +11,7 @@ from gpuyard.cli.terminal import ProgressLine
 from gpuyard.cli.watch import CALM_S, wakes_of
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.errors import Unavailable
+from gpuyard.model.quantities import counted
 
 View = Mapping[str, Any]
 RECHECK_S: Final = 2.0
@@ -59,8 +60,7 @@ async def _emptied(client: AsyncClient, view: View, settings: Globals) -> View:
 
 
 def _jobs(view: View) -> str:
-    count = len(view["jobs"])
-    return f"{count} job{'s' if count != 1 else ''}"
+    return counted(len(view["jobs"]), "jobs")
 
 
 def _left(view: View) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuyard.cli.globals import Globals
-from gpuyard.cli.render import json_array, json_object, plain, terminal_width
+from gpuyard.cli.render import json_answer, plain, terminal_width
 from gpuyard.cli.streams import write
 from gpuyard.cli.why import terminal_rows, text
 
@@ -15,22 +15,20 @@ def try_specs(specs: list[dict[str, Any]], settings: Globals) -> int:
     from gpuyard.client.answers import DryRun
     from gpuyard.client.async_client import AsyncClient
 
-    async def work(client: AsyncClient) -> tuple[list[DryRun], str]:
-        found = [await client.submit(spec, dry_run=True) for spec in specs]
-        return found, client.config.tenant
+    async def work(client: AsyncClient) -> list[DryRun]:
+        return [await client.submit(spec, dry_run=True) for spec in specs]
 
-    found, tenant = with_yard(settings, work)
+    found = with_yard(settings, work)
     if settings.json:
-        write(json_object(found[0]) if len(found) == 1 else json_array(found))
+        write(json_answer(found, is_one=len(found) == 1))
         return 0
     for spec, plan in zip(specs, found, strict=True):
         name = str(spec.get("name") or spec.get("id") or "") if len(specs) > 1 else ""
-        lines = _lines(plan, tenant, name)
-        write("".join(f"{plain(line)}\n" for line in lines))
+        write("".join(f"{plain(line)}\n" for line in _lines(plan, name)))
     return 0
 
 
-def _lines(plan: Mapping[str, Any], tenant: str, name: str) -> Iterator[str]:
+def _lines(plan: Mapping[str, Any], name: str) -> Iterator[str]:
     job = f"job {name}" if name else "job"
     if plan["fits"]:
         gpus, nodes = plan["gpus"], plan.get("nodes") or [plan["node"]]
@@ -43,4 +41,4 @@ def _lines(plan: Mapping[str, Any], tenant: str, name: str) -> Iterator[str]:
     yield from (f"  {note}" for note in plan["notes"])
     if plan["fits"]:
         return
-    yield from text(plan["why"], tenant, rows=terminal_rows(), width=terminal_width())
+    yield from text(plan["why"], rows=terminal_rows(), width=terminal_width())

@@ -31,7 +31,6 @@ class Globals:
     tenant: str | None = None
     json: bool = False
     quiet: bool = False
-    no_color: bool = False
     debug: bool = False
 
 
@@ -59,7 +58,11 @@ def global_options(function: F) -> F:
             ("--tenant",),
             {"metavar": "NAME", "shell_complete": tenant_names, "help": "The tenant to act for."},
         ),
-        (("--no-color",), {"is_flag": True, "help": "No colours."}),
+        # Scripts pass it out of habit, and are not to fail for it.
+        (
+            ("--no-color",),
+            {"is_flag": True, "callback": None, "help": "Accepted: nothing is ever coloured."},
+        ),
         (("--debug",), {"is_flag": True, "help": "Tracebacks and the log of the connection."}),
     ]
 
@@ -71,7 +74,8 @@ def global_options(function: F) -> F:
 
     wrapped = cast(F, checked)
     for names, options in reversed(flags):
-        wrapped = click.option(*names, expose_value=False, callback=_keep, **options)(wrapped)
+        kept = {"callback": _keep, "expose_value": False} | options
+        wrapped = click.option(*names, **kept)(wrapped)
     return wrapped
 
 

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuyard.cli.completing import live_job_ids
-from gpuyard.cli.ending import say
 from gpuyard.cli.globals import current, global_options
-from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -42,29 +40,12 @@ def release(ids: tuple[str, ...]) -> int:
 
 
 def _each(ids: Sequence[str], ask: "Callable[[AsyncClient, str], Awaitable[Job]]") -> int:
-    """Asks for each; one that is refused does not keep the others from it."""
-    from gpuyard.cli.ending import explain
-    from gpuyard.cli.render import json_array, json_object
+    from gpuyard.cli.each import ask_each
     from gpuyard.cli.session import with_yard
-    from gpuyard.errors import RequestError
 
-    settings = current()
+    settings, named = current(), list(dict.fromkeys(ids))
 
     async def work(client: "AsyncClient") -> int:
-        code, views = 0, []
-        for id in dict.fromkeys(ids):
-            try:
-                job = await ask(client, id)
-            except RequestError as fault:
-                worst, line = explain(fault, settings.command)
-                say(line if id in line else f"{id}: {line}")
-                code = max(code, worst)
-                continue
-            views.append(dict(job.view))
-            if not settings.json:
-                write(f"{job.id}\n")
-        if settings.json:
-            write(json_object(views[0]) if len(ids) == 1 and views else json_array(views))
-        return code
+        return await ask_each(named, lambda id: ask(client, id), settings)
 
     return with_yard(settings, work)

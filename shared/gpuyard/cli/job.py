@@ -20,6 +20,7 @@ from gpuyard.cli.render import (
     span,
 )
 from gpuyard.cli.streams import write
+from gpuyard.model.quantities import counted
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -90,7 +91,7 @@ def _array(view: View) -> str:
     if not array:
         return ""
     at_once = f", at most {array['at_once']} at once" if array["at_once"] else ""
-    return f"{array['tasks']} tasks{at_once}: {array_text(view)}"
+    return f"{counted(array['tasks'], 'tasks')}{at_once}: {array_text(view)}"
 
 
 def _after(view: View) -> str:
@@ -159,7 +160,7 @@ def _asked(view: View) -> str:
     gpus = gpus_text(view)
     parts = [f"{gpus} GPU" + ("" if gpus == "1" else "s") if gpus != "-" else "no GPU"]
     if spec.get("cpus") is not None:
-        parts.append(f"{spec['cpus']:g} CPUs")
+        parts.append(counted(spec["cpus"], "CPUs"))
     if spec.get("memory_mib") is not None:
         parts.append(f"{mib(spec['memory_mib'])} of memory")
     nodes = spec.get("nodes") or 1
@@ -226,7 +227,7 @@ def _told(parts: list[str], attempt: View) -> str:
         parts.append(f"next allowed: {attempt['next_allowed_because']}")
     usage: dict[str, Any] | None = attempt["usage"]
     if usage and usage.get("gpu_seconds"):
-        parts.append(f"{usage['gpu_seconds']:.0f} GPU-seconds")
+        parts.append(counted(round(usage["gpu_seconds"]), "GPU-seconds"))
     return plain("  ".join(parts))
 
 

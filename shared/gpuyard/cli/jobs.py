@@ -10,7 +10,7 @@ from gpuyard.cli.completing import node_names
 from gpuyard.cli.ending import UsageFault
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.progress import short_id
-from gpuyard.cli.render import Column, View, age, local_times, parse_time, show_list
+from gpuyard.cli.render import Column, View, age, local_times, parse_time
 from gpuyard.subjects import UNKNOWN_USER
 
 if TYPE_CHECKING:
@@ -64,17 +64,18 @@ _STRANGE: Final = "no jobs: tenant {} has no document and no unfinished job; see
 def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
     """List the unfinished jobs of the tenant.
 
+    They come in the order in which they were accepted; with --all those that are over follow, by
+    their end, so that the latest stands last.
+
     \b
       gpuyard jobs -a --since 1d --state failed
       gpuyard jobs --watch
       gpuyard jobs --json | jq -r '.[].id'
     """
-    from gpuyard.cli.session import with_yard
+    from gpuyard.cli.watch import Watched, list_or_watch
 
-    settings = current()
     query = job_query(values, datetime.now(UTC))
-    is_mixed = values["all_tenants"] or wide
-    empty = "no jobs" if values["is_all"] else "no unfinished jobs; -a shows finished ones"
+    of_all = values["all_tenants"]
 
     async def fetch(client: "AsyncClient") -> list[View]:
         # What comes first is known only once all are here, so a sorted list is read whole.
@@ -82,44 +83,28 @@ def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
         found: list[View] = [view async for view in client.api.items("jobs", query, limit=limit)]
         return sort_jobs(found, values["sort"])[: values["limit"]]
 
-    async def listed(client: "AsyncClient") -> tuple[list[View], str]:
-        found = await fetch(client)
-        is_strange = not found and not values["all_tenants"] and await _is_strange(client)
-        return found, _STRANGE.format(client.config.tenant) if is_strange else empty
-
-    async def follow(client: "AsyncClient") -> None:
-        from gpuyard.cli.watch import Watched, watch
-
-        await watch(
-            client,
-            Watched(
-                fetch=lambda: fetch(client),
-                columns=lambda: job_columns(is_mixed),
-                identity=lambda job: f"{job['tenant']}/{job['id']}",
-                key="id",
-                empty=empty,
-                wide=wide,
-                last_view=lambda job: _last_view(client, job),
-            ),
-            settings,
-        )
-
-    if is_watching:
-        with_yard(settings, follow, as_operator=values["all_tenants"])
-        return
-    found, told = with_yard(settings, listed, as_operator=values["all_tenants"])
-    show_list(found, job_columns(is_mixed), settings, key="id", wide=wide, empty=told)
+    watched = Watched(
+        fetch=fetch,
+        columns=lambda: job_columns(of_all or wide),
+        identity=lambda job: f"{job['tenant']}/{job['id']}",
+        key="id",
+        empty="no jobs" if values["is_all"] else "no unfinished jobs; -a shows finished ones",
+        why_empty=None if of_all else _strange,
+        wide=wide,
+        last_view=_last_view,
+    )
+    list_or_watch(watched, current(), is_watching=is_watching, as_operator=of_all)
 
 
-async def _is_strange(client: "AsyncClient") -> bool:
-    """Whether the client's tenant has neither a document nor an unfinished job."""
+async def _strange(client: "AsyncClient") -> str | None:
+    """That the client's tenant has neither a document nor an unfinished job, where that is so."""
     from gpuyard.errors import UnknownThing
 
     try:
         await client.tenant()
     except UnknownThing:
-        return True
-    return False
+        return _STRANGE.format(client.config.tenant)
+    return None
 
 
 async def _last_view(client: "AsyncClient", job: View) -> View:
@@ -181,7 +166,7 @@ def _since(text: str | None, now: datetime) -> str | None:
 
 
 def job_columns(is_mixed: bool) -> Sequence[Column]:
-    """The columns of INTERFACES N; with the tenant where several are listed."""
+    """Those of `gpuyard jobs`; with the tenant where several are listed."""
     now = datetime.now(UTC)
     tenant = [Column("TENANT", lambda job: str(job["tenant"]), least=6, drop=2)] if is_mixed else []
     return [

@@ -19,7 +19,6 @@ from gpuyard.cli.render import (
     local_times,
     mib,
     plain,
-    show_list,
     table,
     terminal_width,
 )
@@ -44,34 +43,20 @@ def nodes(wide: bool, is_watching: bool) -> None:
       gpuyard nodes --watch
       gpuyard nodes --json | jq '.[].gpus[].foreign'
     """
-    from gpuyard.cli.session import with_yard
+    from gpuyard.cli.watch import Watched, list_or_watch
 
-    settings = current()
-
-    async def work(client: "AsyncClient") -> list[dict[str, Any]]:
-        return await client.nodes()
-
-    async def follow(client: "AsyncClient") -> None:
-        from gpuyard.cli.watch import Watched, watch
-
-        watched = Watched(
-            fetch=client.nodes,
-            columns=node_columns,
-            identity=lambda node: str(node["name"]),
-            key="name",
-            empty=NO_NODES,
-            wide=wide,
-            # Beats bring no events, so the list is looked at as often as nodes beat.
-            recheck_s=2.0,
-            ignored=("last_beat_at",),
-        )
-        await watch(client, watched, settings)
-
-    if is_watching:
-        with_yard(settings, follow)
-        return
-    found = with_yard(settings, work)
-    show_list(found, node_columns(), settings, key="name", wide=wide, empty=NO_NODES)
+    watched = Watched(
+        fetch=lambda client: client.nodes(),
+        columns=node_columns,
+        identity=lambda node: str(node["name"]),
+        key="name",
+        empty=NO_NODES,
+        wide=wide,
+        # Beats bring no events, so the list is looked at as often as nodes beat.
+        recheck_s=2.0,
+        ignored=("last_beat_at",),
+    )
+    list_or_watch(watched, current(), is_watching=is_watching)
 
 
 @click.command()

@@ -69,6 +69,11 @@ def json_object(item: Any) -> str:
     return json.dumps(item, ensure_ascii=False, indent=2) + "\n"
 
 
+def json_answer(items: Sequence[Any], *, is_one: bool) -> str:
+    """Of a command for one thing or several: an object where one was asked for and is there."""
+    return json_object(items[0]) if is_one and items else json_array(items)
+
+
 def json_line(item: Any) -> str:
     return json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n"
 

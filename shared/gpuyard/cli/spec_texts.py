@@ -195,37 +195,38 @@ def conditions(flag: str, texts: Sequence[str]) -> list[str]:
     """Lines of `where` or `prefer`; a bare key is what an unquoted `>` leaves behind."""
     if not texts:
         return []
-    from gpuyard.model import where
+    from gpuyard.model import where_flags
 
-    return [_line(flag, text, where.check_command_line) for text in texts]
+    return [_line(flag, text, where_flags.check_command_line) for text in texts]
 
 
 def gpu_model(text: str) -> str:
     """The line that holds a model, named as a whole or in part."""
-    from gpuyard.model import where
+    from gpuyard.model import where_flags
 
-    return _line("--gpu-model", text, where.from_gpu_model)
+    return _line("--gpu-model", text, where_flags.from_gpu_model)
 
 
 def gpu_memory(text: str) -> str:
-    from gpuyard.model import where
+    from gpuyard.model import where_flags
 
-    return _line("--gpu-memory", text, where.from_gpu_memory)
+    return _line("--gpu-memory", text, where_flags.from_gpu_memory)
 
 
 def cuda(text: str) -> str:
-    from gpuyard.model import where
+    from gpuyard.model import where_flags
 
-    return _line("--cuda", text, where.from_cuda)
+    return _line("--cuda", text, where_flags.from_cuda)
 
 
 def check_together(lines: Sequence[str]) -> None:
     """Refuses lines that no GPU could ever satisfy at once."""
     if not lines:
         return
-    from gpuyard.model import where
+    from gpuyard.model.contradictions import contradiction
+    from gpuyard.model.where import parse
 
-    if fault := where.contradiction(where.parse(line) for line in lines):
+    if fault := contradiction(map(parse, lines)):
         raise UsageFault(f"--where: {fault}; leave one out")
 
 

@@ -8,6 +8,7 @@ import click
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.render import View, json_object
 from gpuyard.cli.streams import write
+from gpuyard.model.quantities import counted
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
@@ -72,9 +73,9 @@ def _ill(view: View) -> str:
     """Why it is not healthy, in short: the lines below and other commands have the rest."""
     nodes = view["nodes"] or {}
     away = sum(nodes.values()) - nodes.get("ready", 0)
-    causes = [f"{away} node{'s' if away != 1 else ''} not ready (gpuyard nodes)"] if away else []
+    causes = [f"{counted(away, 'nodes')} not ready (gpuyard nodes)"] if away else []
     if alarms := len(view.get("alarms") or ()):
-        causes.append(f"{alarms} alarm{'s' if alarms != 1 else ''}")
+        causes.append(counted(alarms, "alarms"))
     return "NOT healthy" + (f": {', '.join(causes)}" if causes else "")
 
 

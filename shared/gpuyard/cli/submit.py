@@ -80,7 +80,7 @@ def _check_all(specs: list[dict[str, Any]], at: list[str]) -> None:
 
 
 def _submit(specs: list[dict[str, Any]], *, is_waiting: bool) -> int:
-    from gpuyard.cli.render import json_array, json_object
+    from gpuyard.cli.render import json_answer
     from gpuyard.cli.session import with_yard
     from gpuyard.cli.wait import ended_code
     from gpuyard.client.async_client import AsyncClient
@@ -101,8 +101,7 @@ def _submit(specs: list[dict[str, Any]], *, is_waiting: bool) -> int:
             jobs = [await client.wait(job.id) for job in jobs]
             codes = [ended_code(job, settings) for job in jobs]
         if settings.json:
-            views = [dict(job.view) for job in jobs]
-            write(json_object(views[0]) if len(views) == 1 else json_array(views))
+            write(json_answer([dict(job.view) for job in jobs], is_one=len(jobs) == 1))
         return max(codes)
 
     return with_yard(settings, work)

@@ -7,13 +7,13 @@ import click
 
 from gpuyard.cli.completing import tenant_names
 from gpuyard.cli.globals import current, global_options
-from gpuyard.cli.render import Column, View, json_object, show_list, span, table, terminal_width
+from gpuyard.cli.render import Column, View, json_object, span, table, terminal_width
 from gpuyard.cli.streams import write
 from gpuyard.model.quantities import parse_duration_s
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
-    from gpuyard.views import TenantView
+    from gpuyard.views.tenants import TenantView
 
 LIMITS: Final = ("gpus", "gpu_memory_gib", "running_jobs", "queued_jobs")
 EMPTY: Final = "no tenants; 'gpuyard apply --template dev NAME' makes one"
@@ -30,30 +30,16 @@ def tenants(is_watching: bool) -> None:
       gpuyard tenants --watch
       gpuyard tenants --json | jq '.[] | select(.over != [])'
     """
-    from gpuyard.cli.session import with_yard
+    from gpuyard.cli.watch import Watched, list_or_watch
 
-    settings = current()
-
-    async def fetch(client: "AsyncClient") -> "list[TenantView]":
-        return await client.tenants()
-
-    async def follow(client: "AsyncClient") -> None:
-        from gpuyard.cli.watch import Watched, watch
-
-        watched = Watched(
-            fetch=client.tenants,
-            columns=tenant_columns,
-            identity=lambda tenant: str(tenant["tenant"]),
-            key="tenant",
-            empty=EMPTY,
-        )
-        await watch(client, watched, settings)
-
-    if is_watching:
-        with_yard(settings, follow, as_operator=True)
-        return
-    found = with_yard(settings, fetch, as_operator=True)
-    show_list(found, tenant_columns(), settings, key="tenant", empty=EMPTY)
+    watched = Watched(
+        fetch=lambda client: client.tenants(),
+        columns=tenant_columns,
+        identity=lambda tenant: str(tenant["tenant"]),
+        key="tenant",
+        empty=EMPTY,
+    )
+    list_or_watch(watched, current(), is_watching=is_watching, as_operator=True)
 
 
 @click.command()

@@ -22,6 +22,7 @@ from gpuyard.cli.yard_parts import (
 )
 from gpuyard.cli.yard_supervisor import Supervisor, end_leftovers, wait_ready
 from gpuyard.client.yard_file import write_yard
+from gpuyard.model.quantities import counted
 
 
 def run_yard(
@@ -170,8 +171,5 @@ class UpSession:
 def ready_line(plan: Plan, nodes: list[dict[str, Any]]) -> str:
     """`ready: 1 node, 8 simulated GPUs, runtime docker`: what scripts wait for."""
     gpus = sum(len(node["gpus"]) for node in nodes)
-    kind = "simulated " if plan.simulate is not None else ""
-    return (
-        f"ready: {len(nodes)} node{'' if len(nodes) == 1 else 's'}, "
-        f"{gpus} {kind}GPU{'' if gpus == 1 else 's'}, runtime {plan.runtime}"
-    )
+    kind = "simulated GPUs" if plan.simulate is not None else "GPUs"
+    return f"ready: {counted(len(nodes), 'nodes')}, {counted(gpus, kind)}, runtime {plan.runtime}"

@@ -15,7 +15,8 @@ from typing import Final
 
 from gpuyard.cli.ending import say
 from gpuyard.cli.globals import Globals
-from gpuyard.cli.render import Column, View, json_line, table, terminal_width
+from gpuyard.cli.render import Column, View, json_line, show_list, table, terminal_width
+from gpuyard.cli.session import with_yard
 from gpuyard.cli.streams import write
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.errors import GpuyardError, Unavailable
@@ -28,23 +29,52 @@ CALM_S: Final = 0.2
 class Watched:
     """One list: how it is read, shown, and told from what it was."""
 
-    fetch: Callable[[], Awaitable[Sequence[View]]]
+    fetch: Callable[[AsyncClient], Awaitable[Sequence[View]]]
     columns: Callable[[], Sequence[Column]]
     """Made anew each time: ages count from now."""
     identity: Callable[[View], str]
     key: str
     empty: str = ""
+    why_empty: Callable[[AsyncClient], Awaitable[str | None]] | None = None
+    """A better text than `empty` for a list that is shown once; None where there is none."""
     wide: bool = False
     recheck_s: float = 5.0
     ignored: tuple[str, ...] = ()
     """Keys that change by themselves and mean nothing."""
-    last_view: Callable[[View], Awaitable[View]] | None = None
+    last_view: Callable[[AsyncClient, View], Awaitable[View]] | None = None
     """How an item that left the list is read once more; without it, it is shown as removed."""
 
     def core(self, view: View) -> str:
         """What two looks are compared by."""
         kept = {key: value for key, value in view.items() if key not in self.ignored}
         return json.dumps(kept, sort_keys=True, default=str)
+
+
+def list_or_watch(
+    watched: Watched, settings: Globals, *, is_watching: bool, as_operator: bool = False
+) -> None:
+    """Shows the list once, or goes on."""
+    if is_watching:
+        with_yard(
+            settings, lambda client: watch(client, watched, settings), as_operator=as_operator
+        )
+        return
+
+    async def once(client: AsyncClient) -> tuple[Sequence[View], str | None]:
+        found = await watched.fetch(client)
+        if found or watched.why_empty is None:
+            return found, None
+        return found, await watched.why_empty(client)
+
+    found, why_empty = with_yard(settings, once, as_operator=as_operator)
+    show_list(
+        found,
+        watched.columns(),
+        settings,
+        key=watched.key,
+        wide=watched.wide,
+        empty=why_empty or watched.empty,
+    )
 
 
 @dataclass(slots=True)
@@ -76,14 +106,14 @@ async def wakes_of(client: AsyncClient) -> AsyncIterator[Wakes]:
 async def watch(client: AsyncClient, watched: Watched, settings: Globals) -> None:
     """Shows the list until it is interrupted or its reader leaves."""
     loop = asyncio.get_running_loop()
-    shown = _shower(watched, settings)
+    shown = _shower(watched, client, settings)
     is_silent = False
     async with wakes_of(client) as wakes:
         while True:
             wakes.news.clear()
             began = loop.time()
             try:
-                await shown.show(await watched.fetch())
+                await shown.show(await watched.fetch(client))
                 if is_silent:
                     say("the yard answers again")
                 is_silent = False
@@ -95,9 +125,9 @@ async def watch(client: AsyncClient, watched: Watched, settings: Globals) -> Non
             await wakes.wait(watched.recheck_s)
 
 
-def _shower(watched: Watched, settings: Globals) -> "_Lines | _Ids | _Screen":
+def _shower(watched: Watched, client: AsyncClient, settings: Globals) -> "_Lines | _Ids | _Screen":
     if settings.json:
-        return _Lines(watched)
+        return _Lines(watched, client)
     if settings.quiet:
         return _Ids(watched)
     return _Screen(watched)
@@ -106,8 +136,9 @@ def _shower(watched: Watched, settings: Globals) -> "_Lines | _Ids | _Screen":
 class _Lines:
     """JSON: an object for everything that is new, changed or gone."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, client: AsyncClient) -> None:
         self._watched = watched
+        self._client = client
         self._last: dict[str, tuple[str, View]] = {}
 
     async def show(self, items: Sequence[View]) -> None:
@@ -124,7 +155,7 @@ class _Lines:
         if self._watched.last_view is None:
             return {**view, "removed": True}
         try:
-            return await self._watched.last_view(view)
+            return await self._watched.last_view(self._client, view)
         except Unavailable:
             raise
         except GpuyardError:

@@ -13,10 +13,11 @@ from gpuyard.cli.completing import live_job_ids
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.render import View, json_object, local_time, local_times, plain, terminal_width
 from gpuyard.cli.streams import write
+from gpuyard.model.quantities import counted
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
-    from gpuyard.views import WhyView
+    from gpuyard.views.why import WhyView
 
 _COUNTED: Final = re.compile(r"\d+(/| of )\d+ nodes fit")
 
@@ -40,14 +41,14 @@ def why(id: str, shows_all: bool) -> None:
 
     settings = current()
 
-    async def work(client: "AsyncClient") -> "tuple[WhyView, View | None, str]":
+    async def work(client: "AsyncClient") -> "tuple[WhyView, View | None]":
         found = await client.why(id)
         # An array may run and have tasks that wait.
         is_waiting = found["state"] == "queued" or bool(found["verdict"] and found["nodes"])
         job = None if is_waiting or settings.json else (await client.job(id)).view
-        return found, job, client.config.tenant
+        return found, job
 
-    found, job, tenant = with_yard(settings, work)
+    found, job = with_yard(settings, work)
     if settings.json:
         write(json_object(found))
     elif job is not None:
@@ -55,7 +56,7 @@ def why(id: str, shows_all: bool) -> None:
     else:
         room = None if shows_all else terminal_rows()
         width = terminal_width()
-        write("".join(f"{plain(line)}\n" for line in text(found, tenant, rows=room, width=width)))
+        write("".join(f"{plain(line)}\n" for line in text(found, rows=room, width=width)))
 
 
 def terminal_rows() -> int | None:
@@ -70,13 +71,14 @@ def terminal_rows() -> int | None:
 
 def not_waiting(job: View) -> str:
     """What there is to say of a job that is not queued."""
-    from gpuyard.cli.jobs import state_text, why_text
+    from gpuyard.cli.jobs import node_text, state_text, why_text
     from gpuyard.cli.progress import short_id
 
-    name, node = short_id(job["id"]), job["node"]
-    on = f" on {node}" if node else ""
+    name = short_id(job["id"])
+    on = f" on {node_text(job)}" if job["node"] else ""
     if job["ended_at"] is None:
-        since = f" since {local_time(job['started_at'])}" if job["started_at"] else ""
+        began = job["stop_requested_at" if job["state"] == "stopping" else "started_at"]
+        since = f" since {local_time(began)}" if began else ""
         if job["verdict"]:
             return f"job {name} is {state_text(job)}{on}{since}: {why_text(job)}"
         return f"job {name} does not wait: it is {state_text(job)}{on}{since}"
@@ -92,12 +94,10 @@ def _at(job: View) -> str:
     return local_time(job["ended_at"])
 
 
-def text(
-    found: Mapping[str, Any], tenant: str, *, rows: int | None, width: int | None
-) -> Iterator[str]:
+def text(found: Mapping[str, Any], *, rows: int | None, width: int | None) -> Iterator[str]:
     """The lines for a job that waits; with `rows`, nodes beyond a screenful are only counted."""
     verdict = found["verdict"] or {}
-    head = list(_head(verdict, found["nodes"], tenant))
+    head = list(_head(verdict, found["nodes"]))
     if forecast := found.get("forecast"):
         head.append(local_times(forecast["text"]))
     changes = [f"  {change_text(change)}" for change in found["changes"]]
@@ -113,7 +113,7 @@ def text(
     yield from tail
 
 
-def _head(verdict: View, nodes: Sequence[View], tenant: str) -> Iterator[str]:
+def _head(verdict: View, nodes: Sequence[View]) -> Iterator[str]:
     message = local_times(verdict.get("message") or verdict.get("code") or "it waits for its turn")
     is_counted = bool(_COUNTED.match(message))
     if is_counted:
@@ -121,11 +121,11 @@ def _head(verdict: View, nodes: Sequence[View], tenant: str) -> Iterator[str]:
     elif nodes:
         yield _counted(verdict.get("counts") or {}, nodes)
     limit = verdict.get("limit")
-    if limit:
-        yield limit_text(limit, tenant)
-    elif not is_counted:
+    if not is_counted:
         yield message
-    if verdict.get("impossible_now") and "could ever hold" not in message:
+    elif limit:
+        yield limit_text(limit)
+    if verdict.get("impossible_now") and not re.search("could ever hold|may ever have", message):
         yield "no known node could ever hold it"
 
 
@@ -137,15 +137,11 @@ def _counted(counts: Mapping[str, int], nodes: Sequence[View]) -> str:
     return f"{fitting}/{len(nodes)} nodes fit" + (f": {told}" if told else "")
 
 
-def limit_text(limit: View, tenant: str = "") -> str:
+def limit_text(limit: View) -> str:
     """`quota: gpus of tenant team-a: 4 of 4 used, 1 asked`."""
-    scope = str(limit["scope"]).replace(":", " ").replace("/", " ")
-    if scope == "tenant" and tenant:
-        scope = f"tenant {tenant}"
     used, most, asked = (_number(limit[key]) for key in ("used", "max", "asked"))
-    if limit["used"] is None:
-        return f"quota: {limit['name']} of {scope}: at most {most}, {asked} asked"
-    return f"quota: {limit['name']} of {scope}: {used} of {most} used, {asked} asked"
+    bound = f"at most {most}" if limit["used"] is None else f"{used} of {most} used"
+    return f"quota: {limit['name']} of {limit['scope']}: {bound}, {asked} asked"
 
 
 def _node_lines(nodes: Sequence[View]) -> Iterator[str]:
@@ -184,7 +180,7 @@ def _as_asked(value: Any) -> Any:
         return value
     from shlex import quote
 
-    from gpuyard.model.where import from_gpu_model
+    from gpuyard.model.where_flags import from_gpu_model
 
     globs = value.removeprefix("gpu-name=").split("|")
     model = "|".join(dict.fromkeys(glob.removeprefix("*-").removesuffix("-*") for glob in globs))
@@ -201,13 +197,17 @@ def reason_text(reason: View) -> str:
     if reason.get("asked") is None and isinstance(reason.get("have"), str):
         return str(reason["have"])
     unit = reason.get("unit")
-    after = "" if unit in (None, "GPUs") else f" {unit}"
     parts = [
-        f"{word} {_number(_as_asked(reason[key]))}{after}"
+        f"{word} {_measured(reason[key], unit)}"
         for word, key in (("asked", "asked"), ("has", "have"))
         if reason.get(key) is not None
     ]
     return f"{reason['code']} ({', '.join(parts)})" if parts else str(reason["code"])
+
+
+def _measured(value: Any, unit: str | None) -> str:
+    """GPUs are not named: the code does."""
+    return _number(_as_asked(value)) if unit in (None, "GPUs") else counted(value, unit)
 
 
 def _bounded(lines: Sequence[str], room: int, width: int | None) -> Iterator[str]:

@@ -21,6 +21,7 @@ from gpuyard.cli.yard_folder import YardFolder
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.client.config import load_config
 from gpuyard.errors import GpuyardError, Unavailable
+from gpuyard.model.quantities import counted
 
 MAX_RESTARTS: Final = 5
 RESTARTS_WITHIN_S: Final = 60.0
@@ -196,7 +197,7 @@ async def wait_ready(url: str, nodes: int, progress: Say) -> list[dict[str, Any]
                     found = await client.nodes()
                     return [node for node in found if node["state"] == "ready"]
                 seen = await client.nodes() if nodes <= 20 else []
-                progress(f"starting: {ready} of {nodes} nodes ready{_why(seen)}")
+                progress(f"starting: {ready} of {counted(nodes, 'nodes')} ready{_why(seen)}")
             await asyncio.sleep(0.05)
     finally:
         await client.close()

@@ -9,7 +9,8 @@ from gpuyard._typing import TypedDict
 
 if TYPE_CHECKING:
     # Not at run time: the views load the validation library, and a client needs none.
-    from gpuyard.views import TenantView, WhyView
+    from gpuyard.views.tenants import TenantView
+    from gpuyard.views.why import WhyView
 
 
 class DryRun(TypedDict):

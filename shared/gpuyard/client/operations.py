@@ -15,7 +15,8 @@ from gpuyard.errors import RemoteProtocolError, RequestError
 from gpuyard.model.plain import unusable
 
 if TYPE_CHECKING:
-    from gpuyard.views import TenantView, WhyView
+    from gpuyard.views.tenants import TenantView
+    from gpuyard.views.why import WhyView
 
 NodeView = dict[str, Any]
 

@@ -37,6 +37,7 @@ from gpuyard.client.backup import State, read_state, rfc3339
 from gpuyard.client.state_file import Backup, Document
 from gpuyard.errors import Conflict, GpuyardError, Unavailable
 from gpuyard.messages import AuditRecord, OutRecord
+from gpuyard.model.quantities import counted
 
 LEASE_S: Final = 60.0
 """How long others wait should this program die; the epoch keeps them from harm, not the lease."""
@@ -101,7 +102,7 @@ async def restore(
 def _check(found: State, backup: Backup, checksum: str, *, replaces: bool) -> None:
     if not found.live_jobs or found.restoring == checksum:
         return
-    jobs = f"{found.live_jobs} unfinished job{'s' if found.live_jobs != 1 else ''}"
+    jobs = counted(found.live_jobs, "unfinished jobs")
     if found.yard != backup.yard:
         raise Conflict(
             f"the bus has yard {found.yard} with {jobs}, and the backup is of yard {backup.yard}",

@@ -14,7 +14,8 @@ from gpuyard.client.jobs import Job, LogLine
 from gpuyard.messages import Event
 
 if TYPE_CHECKING:
-    from gpuyard.views import TenantView, WhyView
+    from gpuyard.views.tenants import TenantView
+    from gpuyard.views.why import WhyView
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from gpuyard.model.job import JobSpec
 
 MOST_NODES: Final = 200
-"""So that all of a gang fits one commit, whatever its state (PROTOCOL section 2)."""
+"""So that all of a gang fits one commit, whatever its state."""
 GANG_ENV: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What every member is told of the others."""
 _OWN_NETWORKS: Final = ("bridge", "none")

@@ -1,4 +1,4 @@
-"""What a job asks of GPUs: one request model and the grammar of `--gpus` (INTERFACES table M)."""
+"""What a job asks of GPUs: one request model and the grammar of `--gpus`."""
 
 import re
 from typing import Annotated, Any, Final, NotRequired, Self

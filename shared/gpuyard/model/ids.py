@@ -1,14 +1,12 @@
-"""Names and ids (INTERFACES table A). Whatever fails here never becomes part of a subject."""
+"""Names and ids. Whatever fails here never becomes part of a subject."""
 
 import hashlib
 import re
 from typing import Final, NewType
 
-Tenant = NewType("Tenant", str)
-User = NewType("User", str)
 Node = NewType("Node", str)
+User = NewType("User", str)
 JobId = NewType("JobId", str)
-GpuUuid = NewType("GpuUuid", str)
 JobKey = tuple[str, str]
 """(tenant, job): the only unique key of a job."""
 

@@ -17,6 +17,7 @@ from pydantic import (
 
 from gpuyard.model import arrays, ids, moments, where
 from gpuyard.model.container import Mount, Part, Ulimit
+from gpuyard.model.contradictions import contradiction
 from gpuyard.model.gangs import MOST_NODES, gang_fault
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.quantities import format_duration, number, parse_duration_s, parse_size_mib
@@ -30,7 +31,6 @@ RESERVED_ENV: Final = (
 RESERVED_ENV_PATTERN: Final = re.compile(r"NVIDIA_MIG_.*_DEVICES|CUDA_MPS_.*|GPUYARD_.*")
 DEFAULT_PRIORITY: Final = 50
 DEFAULT_STOP_GRACE_S: Final = 30.0
-DEFAULT_GPU_SHM_MIB: Final = 8192
 DEFAULT_BACKOFF_S: Final = 10.0
 LONGEST_BACKOFF_S: Final = 300.0
 """What the wait before a retry grows to, unless the job asks for a longer one."""
@@ -383,7 +383,7 @@ class JobSpec(Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if fault := where.contradiction([where.parse(line) for line in self.where]):
+        if fault := contradiction(map(where.parse, self.where)):
             raise ValueError(f"where: {fault}")
         if self.shm_mib and self.memory_mib and self.shm_mib > self.memory_mib:
             raise ValueError("shm_mib is larger than memory_mib")

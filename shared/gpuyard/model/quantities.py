@@ -67,6 +67,12 @@ def parse_duration_s(text: str) -> float:
     return whole + float(match[4] or 0)
 
 
+def counted(number: float, plural: str) -> str:
+    """`1 node`, `2 nodes`; a unit that has no plural, as MiB, stays as it is."""
+    written = str(number) if isinstance(number, int) else f"{number:.7g}"
+    return f"{written} {plural.removesuffix('s') if number == 1 else plural}"
+
+
 def format_duration(seconds: float) -> str:
     """The kept form: seconds to the millisecond with their unit, as `14400s` or `1.5s`;
     `parse_duration_s` reads it back."""

@@ -1,4 +1,4 @@
-"""Verdicts: why a queued job waits (INTERFACES table D). A closed list of codes."""
+"""Verdicts: why a queued job waits. A closed list of codes."""
 
 from enum import StrEnum
 

@@ -15,7 +15,7 @@ from gpuyard_agent.core.intake import (
     take_listing,
     token_records,
 )
-from gpuyard_agent.core.state import Memory, Record, ended_record, started_record
+from gpuyard_agent.core.memory import Memory, Record, ended_record, started_record
 from tests.support.agent_builders import (
     BOOT,
     NODE,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gpuyard.messages import Token, WantedEntry
+from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.containers import Exit, Seen, Status
 from gpuyard_agent.core.document import Document, entry_key
 from gpuyard_agent.core.intake import (
@@ -22,9 +23,7 @@ from gpuyard_agent.core.intake import (
     take_listing,
 )
 from gpuyard_agent.core.launch import AttemptKey
-from gpuyard_agent.core.report import is_reported, is_unexpected, report
-from gpuyard_agent.core.state import (
-    Attempt,
+from gpuyard_agent.core.memory import (
     Memory,
     Record,
     ended_record,
@@ -32,6 +31,7 @@ from gpuyard_agent.core.state import (
     key_list,
     started_record,
 )
+from gpuyard_agent.core.report import is_reported, is_unexpected, report
 from gpuyard_agent.core.steps import (
     ABSENCES,
     CONFIRMATIONS,

@@ -7,6 +7,7 @@ import pytest
 
 from gpuyard.model.node import GpuSample
 from gpuyard_agent.core.containers import Status
+from gpuyard_agent.core.memory import Memory, key_list, measured_record
 from gpuyard_agent.core.report import (
     MAX_WANTED_IN_BEAT_BYTES,
     is_reported,
@@ -14,7 +15,6 @@ from gpuyard_agent.core.report import (
     keep_within_a_beat,
     report,
 )
-from gpuyard_agent.core.state import Memory, key_list, measured_record
 from gpuyard_agent.core.times import epoch_s, rfc3339
 from gpuyard_agent.core.usage import UsageMeter, milli_of
 from tests.support.agent_builders import attempt, ended, entry, gpu, intent, key, running, seen

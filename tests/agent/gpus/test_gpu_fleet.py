@@ -122,7 +122,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         ),
         (
             {"nodes": [entry(gpus=[{"count": 2, "uuids": ["GPU-a"]}])]},
-            "nodes[0].gpus[0].uuids: has 1 entries for 2 GPUs",
+            "nodes[0].gpus[0].uuids: 1 of them for 2 GPUs",
         ),
         (
             {"nodes": [entry(name="n{i}", count=2, gpus=[{"uuids": ["GPU-a"]}])]},

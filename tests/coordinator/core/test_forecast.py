@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuyard.views import JobView
+from gpuyard.views.jobs import JobView
 from gpuyard_coordinator import reads
 from tests.support.yard import Yard
 

@@ -281,6 +281,25 @@ def test_a_lost_node_is_waited_for_and_a_retry_starts_all_anew() -> None:
     assert yard.job().attempts[0].reason == "node_lost"
 
 
+def test_what_a_gang_that_ends_waits_for_is_told_with_what_ended_it() -> None:
+    yard = yard_of("a", "b", "c")
+    gang(yard, nodes=3)
+    start(yard)
+    yard.end(rank=0, exit_code=1)
+    yard.mono += 40
+    yard.beat("a")
+    yard.tick()
+
+    verdict = yard.why()["verdict"]
+
+    assert verdict is not None and verdict["code"] == "node_lost_waiting"
+    begins = (
+        "rank 0 on node a exited with 1; node b is silent and nothing proves rank 1 of it over; "
+    )
+    assert verdict["message"].startswith(begins)
+    assert verdict["message"].endswith("'gpuyard forget b'; and so for 1 more rank")
+
+
 def test_a_lost_node_is_the_cause_of_what_the_others_died_of() -> None:
     yard = yard_of()
     gang(yard, retries={"max": 1, "backoff": 0}, on_partition={"stop_after": "60s"})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import InvalidJob
-from gpuyard.model.where import from_gpu_model
+from gpuyard.model.where_flags import from_gpu_model
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.cluster import Use
@@ -291,7 +291,9 @@ def test_a_large_gpu_that_the_limit_does_not_allow_leaves_the_small_one() -> Non
 
     assert (yard.attempt("j").node, yard.held("j")) == ("wide", [1])
     assert yard.states("k", "l") == ["queued", "queued"]
-    assert yard.events("k")[-1]["message"] == "0/2 nodes fit: 2 quota_on_model"
+    assert yard.events("k")[-1]["message"] == (
+        "0/2 nodes fit: 2 quota_on_model (gpu_memory_gib is 60)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -334,7 +336,8 @@ def test_nodes_whose_gpus_the_limit_does_not_allow_say_so() -> None:
     yard.plan()
 
     assert yard.events("j")[-1]["message"] == (
-        "0/2 nodes fit: 1 insufficient_gpus (asked 1, most free 0), 1 quota_on_model"
+        "0/2 nodes fit: 1 insufficient_gpus (asked 1, most free 0), "
+        "1 quota_on_model (gpu_memory_gib is 30)"
     )
     verdict = yard.why()["verdict"]
     assert verdict is not None and verdict["limit"] is not None
@@ -358,15 +361,32 @@ def test_a_memory_share_counts_by_the_gpu_it_lands_on() -> None:
     )
 
 
+def test_a_cap_that_only_the_free_node_exceeds_is_named() -> None:
+    yard = Yard()
+    yard.tenant(per_job={"max_gpus": 2})
+    yard.node("large", gpus=4)
+    yard.node("small", gpus=1)
+    yard.submit("theirs", tenant="other", gpus=1, node="small")
+    yard.submit("j", gpus="all")
+    yard.plan()
+
+    assert yard.events("j")[-1]["message"].endswith("1 quota_on_model (per_job.max_gpus is 2)")
+    verdict = yard.why()["verdict"]
+    assert verdict is not None and verdict["limit"] is not None
+    assert (verdict["limit"]["used"], verdict["limit"]["asked"]) == (None, 4)
+    yard.end("theirs", tenant="other", exit_code=0)
+    assert yard.plan() == 1
+
+
 @pytest.mark.parametrize(("most", "is_placed"), [(8, True), (4, False), (0.3, False)])
 def test_the_cap_of_each_job_holds_for_all_and_for_shares(most: float, is_placed: bool) -> None:
     yard = yard_of(per_job={"max_gpus": most})
     if most >= 1:
         yard.submit("j", gpus="all")
-        words = "0 of 4 used, 8 asked; more than it may ever have"
+        words = "at most 4, 8 asked; more than it may ever have"
     else:
         yard.submit("j", gpus="8GiB")
-        words = "0 of 0.3 used, 0.333 asked; more than it may ever have"
+        words = "at most 0.3, 0.333 asked; more than it may ever have"
     yard.plan()
 
     assert (yard.states("j") == ["assigned"]) == is_placed

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.model.where import from_cuda, from_gpu_memory, from_gpu_model
+from gpuyard.model.where_flags import from_cuda, from_gpu_memory, from_gpu_model
 from gpuyard_coordinator.core import selection
 from tests.support.agents import A100_80, H200, RTX_4090, Card, gpu_uuid
 from tests.support.yard import Yard

@@ -15,7 +15,7 @@ import pytest
 
 from gpuyard.cli.why import text
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.model.where import from_gpu_model
+from gpuyard.model.where_flags import from_gpu_model
 from gpuyard_coordinator.core import changes, ends, explain
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.following import follow
@@ -53,7 +53,7 @@ def test_the_json_and_the_text_of_each_code(code: str) -> None:
     soundness.assert_equal(before, yard.cluster)
     assert found["verdict"] is not None and found["verdict"]["code"] == code
     as_json = json.dumps(found, indent=2) + "\n"
-    as_text = "\n".join(text(found, "default", rows=None, width=None)) + "\n"
+    as_text = "\n".join(text(found, rows=None, width=None)) + "\n"
     for suffix, said in ((".json", as_json), (".txt", as_text)):
         file = (GOLDEN / code).with_suffix(suffix)
         if os.environ.get("GPUYARD_WRITE_GOLDEN"):
@@ -353,7 +353,7 @@ def test_another_model_is_offered_in_place_of_one_that_is_taken() -> None:
         f"ask for gpu-name=NVIDIA-GeForce-RTX-4090 instead of {from_gpu_model('H200')}",
         "wait for the end of job holder of mia",
     ]
-    as_text = list(text(yard.why(), "default", rows=None, width=None))
+    as_text = list(text(yard.why(), rows=None, width=None))
     assert as_text[-2] == (
         "  ask for --gpu-model NVIDIA-GeForce-RTX-4090 instead of --gpu-model H200"
     ), as_text

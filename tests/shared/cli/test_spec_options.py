@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpuyard.cli.spec_options import job_options, over_file, spec_from_flags
-from gpuyard.model.where import from_gpu_model
+from gpuyard.model.where_flags import from_gpu_model
 
 ENVIRON = {"HOME": "/home/me", "TOKEN": "secret"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuyard.cli.why import limit_text, not_waiting, reason_text, text
-from gpuyard.model.where import from_gpu_model
+from gpuyard.model.where_flags import from_gpu_model
 from tests.shared.cli.command import OnTerminal, gpuyard
 from tests.shared.client.fake_operations import WHY
 from tests.shared.client.fake_yard import FakeJob, FakeYard
@@ -29,7 +29,7 @@ def verdict(**more: Any) -> dict[str, Any]:
 
 
 def of(why: dict[str, Any], rows: int | None = None, width: int | None = None) -> list[str]:
-    return list(text(why, "team-a", rows=rows, width=width))
+    return list(text(why, rows=rows, width=width))
 
 
 async def test_the_text_and_the_json(nats_server: NatsServer) -> None:
@@ -81,7 +81,7 @@ async def test_on_a_terminal_it_fits_the_screen(nats_server: NatsServer) -> None
 
 def test_the_limit_that_binds() -> None:
     limit = {"scope": "tenant team-a", "name": "gpus", "used": 4.0, "asked": 1.0, "max": 4.0}
-    told = "gpus of tenant team-a: 4 of 4 used, 1 asked"
+    told = "quota: gpus of tenant team-a: 4 of 4 used, 1 asked"
     found = WHY | {
         "verdict": verdict(code="quota_exceeded", message=told, counts={}, limit=limit),
         "nodes": [{"name": "n1", "fits": True, "reasons": []}],
@@ -89,15 +89,13 @@ def test_the_limit_that_binds() -> None:
     }
     assert of(found) == [
         "1/1 nodes fit",
-        "quota: gpus of tenant team-a: 4 of 4 used, 1 asked",
+        told,
         "  n1  fits",
         "to start it:",
         "  raise limits.gpus of tenant team-a by 1",
     ]
-    scoped = limit | {"scope": "tenant"}
-    assert limit_text(scoped, "team-b") == "quota: gpus of tenant team-b: 4 of 4 used, 1 asked"
-    per_job = limit | {"scope": "per_job", "name": "max_gpus", "used": None}
-    assert limit_text(per_job) == "quota: max_gpus of per_job: at most 4, 1 asked"
+    per_job = limit | {"name": "per_job.max_gpus", "used": None}
+    assert limit_text(per_job) == "quota: per_job.max_gpus of tenant team-a: at most 4, 1 asked"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +120,15 @@ def test_what_no_node_could_ever_hold_is_said_once() -> None:
     assert of(WHY | {"verdict": said})[1].startswith("  a100-1")
 
 
+def test_a_limit_that_no_end_of_a_job_helps_is_no_fault_of_the_nodes() -> None:
+    said = (
+        "quota: per_job.max_gpus of tenant team-a: at most 2, 4 asked; more than it may ever have"
+    )
+    found = WHY | {"verdict": verdict(impossible_now=True, message=said)}
+    assert of(found)[1] == said
+    assert "no known node could ever hold it" not in of(found)
+
+
 def test_several_reasons_of_a_node_come_most_frequent_first() -> None:
     both = [
         {"code": "foreign_memory", "asked": None, "have": None},
@@ -136,6 +143,11 @@ def test_several_reasons_of_a_node_come_most_frequent_first() -> None:
     [
         (("insufficient_gpus", 4, 2, "GPUs"), "insufficient_gpus (asked 4, has 2)"),
         (("insufficient_cpu", 6, 2.5, "CPUs"), "insufficient_cpu (asked 6 CPUs, has 2.5 CPUs)"),
+        (("insufficient_cpu", 1.0, 0.5, "CPUs"), "insufficient_cpu (asked 1 CPU, has 0.5 CPUs)"),
+        (
+            ("insufficient_gpus", 1, 0, "instances"),
+            "insufficient_gpus (asked 1 instance, has 0 instances)",
+        ),
         (("insufficient_memory", 8192, None, "MiB"), "insufficient_memory (asked 8192 MiB)"),
         (("where_mismatch", "zone=b", "a", None), "where_mismatch (asked zone=b, has a)"),
         (("where_mismatch", "zone=b", None, None), "where_mismatch (asked zone=b)"),
@@ -169,6 +181,22 @@ def test_a_job_on_a_silent_node_is_not_said_not_to_wait() -> None:
     job.state = "running"
     verdict = {"code": "node_lost_waiting", "message": "it waits until the node is back"}
     assert not_waiting({**job.view(), "verdict": verdict}).startswith("job abc is running")
+
+
+def test_a_gang_that_is_stopping_is_so_since_it_was_asked_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    job = FakeJob({"id": "abc", "image": "i"}, "t", "u")
+    job.state = "stopping"
+    job.attempts.append({"attempt": 1, "node": "n1"})
+    verdict = {"code": "node_lost_waiting", "message": "rank 0 on node n1 exited with 1; and so on"}
+    times = {"started_at": "2026-01-01T00:00:00Z", "stop_requested_at": "2026-01-01T01:00:00Z"}
+    view = {**job.view(), **times, "nodes": ["n1", "n2"], "verdict": verdict}
+    assert not_waiting(view) == (
+        "job abc is stopping on n1 +1 since 2026-01-01 01:00:00 UTC: "
+        "rank 0 on node n1 exited with 1; and so on"
+    )
 
 
 def test_a_change_names_the_flag_that_the_job_was_given() -> None:

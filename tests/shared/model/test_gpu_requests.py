@@ -1,4 +1,4 @@
-"""The grammar of `--gpus` (INTERFACES M) and the forms of `gpus` in a body."""
+"""The grammar of `--gpus` and the forms of `gpus` in a body."""
 
 import contextlib
 from typing import Any

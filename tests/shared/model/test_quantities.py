@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuyard.model.quantities import (
+    counted,
     format_duration,
     parse_duration_s,
     parse_size_bytes,
@@ -95,3 +96,18 @@ def test_no_text_raises_anything_but_one_kind_of_error(text: str) -> None:
     for parse in (parse_duration_s, parse_size_bytes):
         with contextlib.suppress(ValueError):
             parse(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "plural", "told"),
+    [
+        (0, "nodes", "0 nodes"),
+        (1, "nodes", "1 node"),
+        (1.0, "CPUs", "1 CPU"),
+        (0.5, "CPUs", "0.5 CPUs"),
+        (12_345_678, "jobs", "12345678 jobs"),
+        (1, "MiB", "1 MiB"),
+    ],
+)
+def test_a_number_with_its_noun(number: float, plural: str, told: str) -> None:
+    assert counted(number, plural) == told

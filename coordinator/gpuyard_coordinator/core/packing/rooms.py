@@ -69,16 +69,6 @@ class Room:
         """False for a node on trial that has its one job."""
         return self.node.aside is None or not self.reserved
 
-    def has_room(self, shape: Shape) -> bool:
-        """True if all but the GPUs would do."""
-        if not self.takes_more:
-            return False
-        if shape.cpu_milli and (self.cpu_milli is None or self.cpu_milli < shape.cpu_milli):
-            return False
-        if shape.memory_mib and (self.memory_mib is None or self.memory_mib < shape.memory_mib):
-            return False
-        return self.document_kib >= shape.document_kib
-
     def is_closed_to(self, shape: Shape) -> bool:
         """True if an operator's cordon of the node keeps a shape off."""
         return self.is_cordoned and filters.node_block(self.node, shape.tolerate) is not None
@@ -102,11 +92,8 @@ class Room:
             self.memory_mib += sign * shape.memory_mib
         self.document_kib += sign * shape.document_kib
 
-    def choose(
-        self, shape: Shape, left: quota.Left | None = None, *, opens: bool = True
-    ) -> list[str] | None:
-        """The devices that a shape would get here, or None; without `opens` a share finds room
-        only on GPUs that are shared already."""
+    def choose(self, shape: Shape, left: quota.Left | None = None) -> list[str] | None:
+        """The devices that a shape would get here, or None."""
         fits = selection.matching(self.node, shape)
         if fits is None:
             return None
@@ -119,8 +106,6 @@ class Room:
             if uuid in fits and not filters.is_cordoned(gpus[uuid], shape)
         ]
         if shape.is_share:
-            if not opens:
-                usable = [uuid for uuid in usable if self.free_milli[uuid] < WHOLE_GPU_MILLI]
             return self._choose_share(shape, usable, left)
         free = [uuid for uuid in usable if self.free_milli[uuid] == WHOLE_GPU_MILLI]
         chosen = _choose_whole(self.node, shape, free)

@@ -11,6 +11,7 @@ from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer, Placement, plain
 from gpuyard_coordinator.core.packing.fleet import Fleet
 from gpuyard_coordinator.core.packing.pricing import Pricing
+from gpuyard_coordinator.core.packing.rooms import Room
 from gpuyard_coordinator.core.packing.states import INFEASIBLE
 from gpuyard_coordinator.core.state import Node, Shape
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
@@ -60,6 +61,16 @@ def fleet_of(drawn: list[tuple[list[object], float, bool]]) -> list[Node]:
     ]
 
 
+def has_room(room: Room, shape: Shape) -> bool:
+    """True if all but the GPUs would do."""
+    return (
+        room.takes_more
+        and (room.cpu_milli or 0) >= shape.cpu_milli
+        and (room.memory_mib or 0) >= shape.memory_mib
+        and room.document_kib >= shape.document_kib
+    )
+
+
 class Reference:
     """Looks at every node for every job, by the plain formula and the filters of `why`."""
 
@@ -90,8 +101,8 @@ class Reference:
         return (
             is_named
             and room is not None
-            and room.has_room(shape)
-            and bool(room.choose(replace(shape, cpu_milli=0)) is not None)
+            and has_room(room, shape)
+            and room.choose(replace(shape, cpu_milli=0)) is not None
         )
 
     def row(self, shape: Shape) -> Shape:
