@@ -17,6 +17,7 @@ from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Message, NoResponders, connect, redact
 from gpuyard.bus import link as link_module
 from gpuyard.bus.dialling import in_words
+from gpuyard.bus.parsing import DirectClient
 from gpuyard.errors import BusTooOld, LocalProtocolError, RemoteProtocolError, Unavailable
 from tests.support.nats_server import MakeNatsServer, NatsServer
 
@@ -210,6 +211,27 @@ async def test_a_client_that_closed_for_good_is_replaced(
             await bus.app.publish("news", b"")
 
         await until(lambda: bus.faults["revived"] == 1 and bus.is_connected)
+        assert (await bus.jetstream.call("INFO"))["streams"] == 0
+
+
+async def test_a_replacement_that_is_closed_at_once_is_replaced_too(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "PROBE_EVERY_S", 0.2)
+    async with bus_on(nats_server.url) as bus:
+        dial = bus._link._dial
+        dialled: list[DirectClient] = []
+
+        async def dial_and_lose_the_first(timeout_s: float) -> DirectClient:
+            dialled.append(await dial(timeout_s))
+            if len(dialled) == 1:
+                await dialled[0].close()
+            return dialled[-1]
+
+        monkeypatch.setattr(bus._link, "_dial", dial_and_lose_the_first)
+        await bus._link._client.close()
+
+        await until(lambda: bus.faults["revived"] == 2 and bus.is_connected)
         assert (await bus.jetstream.call("INFO"))["streams"] == 0
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
@@ -11,7 +10,13 @@ from tests.support.nats_server import MakeNatsServer, NatsServer
 
 
 async def _connect(url: str) -> Client:
-    return await asyncio.wait_for(nats.connect(url, allow_reconnect=False), 5)
+    client = Client()
+    try:
+        await asyncio.wait_for(client.connect(url, allow_reconnect=False), 5)
+    except BaseException:
+        await client.close()  # the library leaves the socket of a refused connection open
+        raise
+    return client
 
 
 async def test_an_acknowledged_write_survives_kill_and_restart(nats_server: NatsServer) -> None:

@@ -16,6 +16,28 @@ def slow_job(directory: Path, name: str, seconds: float = 2.0) -> dict[str, obje
     return {"id": name, "image": "none", "command": ["sh", "-c", script], "gpus": 1}
 
 
+class Gate:
+    """Holds every job that comes to it until it opens, however many and for however long."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._path = path
+
+    def job(self, name: str) -> dict[str, object]:
+        """Leaves one line per start, as `slow_job`, and ends once the gate is open."""
+        script = (
+            f"echo {name} >> {self._path.parent}/starts; "
+            f"[ ! -e {self._path} ] || read -r _ < {self._path}; true"
+        )
+        return {"id": name, "image": "none", "command": ["sh", "-c", script], "gpus": 1}
+
+    def open(self) -> None:
+        """Whoever waits reads the end of the pipe; whoever comes later finds none."""
+        writer = os.open(self._path, os.O_RDWR)
+        self._path.unlink()
+        os.close(writer)
+
+
 def starts(directory: Path) -> Counter[str]:
     file = directory / "starts"
     return Counter(file.read_text().split()) if file.exists() else Counter()
@@ -33,14 +55,16 @@ def test_coordinator_killed_with_50_running_and_50_queued(yard: RunningYard) -> 
     )
     yard.agent("fleet", simulate=str(fleet))
     client = yard.ready(5)
+    gate = Gate(yard.directory / "gate")
     names = [f"job-{n:03d}" for n in range(100)]
     for name in names:
-        client.submit(slow_job(yard.directory, name, seconds=8))
+        client.submit(gate.job(name))
     eventually(lambda: states(client)["running"] == 50, what="50 running jobs")
     assert states(client)["queued"] == 50
     yard.coordinator.kill()
     yard.coordinator.start()
-    eventually(lambda: sum(starts(yard.directory).values()) > 50, what="a placement", within_s=30)
+    gate.open()
+    eventually(lambda: sum(starts(yard.directory).values()) > 50, what="a placement")
     eventually(lambda: states(client)["succeeded"] == 100, within_s=60, what="all 100 ended")
     assert starts(yard.directory) == Counter(dict.fromkeys(names, 1))
 

@@ -15,10 +15,9 @@ def publish(url: str, subject: str, *bodies: bytes, headers: dict[str, str] | No
     """What a script of ten lines does; every publication is acknowledged by the stream."""
 
     async def run() -> None:
-        connection = await nats.connect(url)
-        for body in bodies:
-            await connection.jetstream().publish(subject, body, headers=headers)
-        await connection.close()
+        async with await nats.connect(url) as connection:
+            for body in bodies:
+                await connection.jetstream().publish(subject, body, headers=headers)
 
     asyncio.run(run())
 

@@ -57,9 +57,11 @@ class Bus:
 
     async def close(self) -> None:
         """Send what was published, then disconnect. Safe to call twice."""
-        for handle in (self.app, self.tenants, self.agents):
-            await handle.close()
-        await self._link.close()
+        try:
+            for handle in (self.app, self.tenants, self.agents):
+                await handle.close()
+        finally:
+            await self._link.close()
 
     async def __aenter__(self) -> Self:
         return self

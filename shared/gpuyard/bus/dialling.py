@@ -23,6 +23,7 @@ RECONNECT_WAIT_S: Final = 0.5
 PING_EVERY_S: Final = 5
 CLOSE_TIMEOUT_S: Final = 2.0
 RESETS_REFUSED: Final = 2
+_CANCEL_AGAIN_S: Final = 0.1
 _CONNECT_FAILED: Final = re.compile(r"\[Errno (\d+)\] Connect call failed \(.*?\)+")
 """How asyncio words every failure to connect."""
 
@@ -70,7 +71,7 @@ async def dial(
         "disconnected_cb": disconnected,
         "reconnected_cb": reconnected,
     }
-    connecting = asyncio.ensure_future(_connect(client, options))
+    connecting = asyncio.create_task(_connect(client, options))
     giving_up = asyncio.ensure_future(faults.refused.wait())
     try:
         await asyncio.wait(
@@ -81,9 +82,10 @@ async def dial(
         _raise_fault(target, connecting)
         _check_version(target, client)
     except BaseException:
-        connecting.cancel()
-        await asyncio.gather(connecting, return_exceptions=True)
-        await close_client(client)
+        try:
+            await _end(lambda: [connecting])
+        finally:
+            await close_client(client)
         raise
     finally:
         giving_up.cancel()
@@ -126,18 +128,28 @@ class _Faults:
         return bool(self._client._server_info.get("auth_required"))
 
 
-async def close_client(client: Client) -> None:
+async def close_client(client: DirectClient) -> None:
     """Close within bounded time: the library waits for a peer that may never read again, and may
-    end its own waiting by a cancellation that is not ours."""
-    closing = asyncio.ensure_future(client.close())
+    end its own waiting by a cancellation that is not ours. However this ends, no socket is left."""
+    closing = asyncio.create_task(client.close())
     try:
         await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
     finally:
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
-        # A close that was cut short leaves the socket open, and its loop may end before it does.
-        if client._transport:
-            client._transport.close()  # type: ignore[no-untyped-call]
+        # A close that was cut short leaves the socket open, and what is unsent keeps it open.
+        client.abort()
+        try:
+            await _end(lambda: [closing, *client.background_tasks()])
+        finally:
+            client.abort()
+
+
+async def _end(tasks: "Callable[[], list[asyncio.Task[None]]]") -> None:
+    """Cancel until all have ended, those too that the others begin meanwhile: the library, and
+    asyncio before Python 3.12, may swallow it."""
+    while going := [task for task in tasks() if not task.done()]:
+        for task in going:
+            task.cancel()
+        await asyncio.wait(going, timeout=_CANCEL_AGAIN_S)
 
 
 async def _connect(client: Client, options: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ kill the read loop when they raise.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -110,7 +111,11 @@ class Link:
     async def open(self, *, timeout_s: float) -> None:
         """Connect, trying for `timeout_s`; raises `Unavailable` that says why it did not work."""
         self._client = await self._dial(timeout_s)
-        await self.subscribe(f"{self._inbox}.*", self._on_reply)
+        try:
+            await self.subscribe(f"{self._inbox}.*", self._on_reply)
+        except BaseException:
+            await self.close()
+            raise
         self._watchdog = asyncio.create_task(self._watch(), name="bus-watchdog")
 
     async def close(self) -> None:
@@ -118,13 +123,15 @@ class Link:
         if self._closing:
             return
         self._closing = True
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            await asyncio.gather(self._watchdog, return_exceptions=True)
-        self._fail_requests("the connection was closed")
-        await self._bury(self._client)
-        if self._retired is not None:
-            await self._retired
+        try:
+            if self._watchdog is not None:
+                self._watchdog.cancel()
+                await asyncio.gather(self._watchdog, return_exceptions=True)
+            self._fail_requests("the connection was closed")
+        finally:
+            await self._bury(self._client)
+            if self._retired is not None:
+                await self._retired
 
     def new_inbox(self) -> str:
         """A subject under this connection's private prefix that nobody else subscribes."""
@@ -295,15 +302,17 @@ class Link:
             return False
         old, self._client = self._client, fresh
         self.revived += 1
-        log.warning("bus client replaced", extra={"url": self.target.shown})
-        for subscription in list(self.subscriptions):
-            await self._attach(fresh, subscription)
-        self._fail_requests("the connection was replaced")
         self._retired = asyncio.create_task(self._bury(old), name="bus-retired")
+        log.warning("bus client replaced", extra={"url": self.target.shown})
+        # One that was closed for good meanwhile is replaced in its turn.
+        with contextlib.suppress(Unavailable):
+            for subscription in list(self.subscriptions):
+                await self._attach(fresh, subscription)
+        self._fail_requests("the connection was replaced")
         self._run_hooks()
         return True
 
-    async def _bury(self, client: Client) -> None:
+    async def _bury(self, client: DirectClient) -> None:
         """Close a client, and only then drop the pings that it may still answer."""
         probes = list(self._probes)
         await close_client(client)

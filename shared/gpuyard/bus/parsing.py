@@ -1,5 +1,6 @@
 """What the server sends, taken apart without a queue and a task's turn for each message; and the
-client that does so, which also sends messages the short way (`sending.py`).
+client that does so, which also sends messages the short way (`sending.py`) and ends without leaving
+a socket or a task behind.
 
 The library's client looks at each message four times, queues it and wakes a task: most of the time
 in which a hundred thousand stored documents are read. Our callbacks never block, so they are called
@@ -12,8 +13,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
 from nats.errors import BadHeaderError, MaxPayloadError, OutboundBufferLimitError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
@@ -44,6 +46,29 @@ class DirectClient(Client):
         """Who takes the messages of a subscription; None where the library's queue does."""
         future: Any = getattr(self._subs.get(sid), "_future", None)
         return None if future is None or isinstance(future, asyncio.Future) else future.set_result
+
+    def abort(self) -> None:
+        """Break the connection at once, without what is still to be sent; safe to call twice."""
+        if isinstance(self._transport, TcpTransport):
+            if self._transport._io_writer is not None:
+                self._transport._io_writer.transport.abort()
+        elif self._transport is not None:
+            self._transport.close()  # type: ignore[no-untyped-call]
+
+    def background_tasks(self) -> "list[asyncio.Task[None]]":
+        """What goes on beside the calls: reading, pings, flushing, reconnecting."""
+        tasks = (
+            self._reading_task,
+            self._ping_interval_task,
+            self._flusher_task,
+            self._reconnection_task,
+        )
+        return [task for task in tasks if task is not None]
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        # The library forgets the connection of a reconnect that failed in the greeting.
+        self.abort()
+        await super()._connect_to_server(s)
 
     def message(
         self, sid: int, subject: bytes, reply: bytes | None, data: bytes, headers: bytes

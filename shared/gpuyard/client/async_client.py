@@ -75,10 +75,12 @@ class AsyncClient(Operations):
         """Disconnect; jobs go on. Safe to call twice."""
         operator, self._operator = self._operator, None
         bus, self._bus = self._bus, None
-        if operator is not None:
-            await operator.close()
-        if bus is not None:
-            await bus.close()
+        try:
+            if operator is not None:
+                await operator.close()
+        finally:
+            if bus is not None:
+                await bus.close()
 
     async def __aenter__(self) -> Self:
         await self.connect()

@@ -281,6 +281,17 @@ class Client:
         loop, self._loop = self._loop, None
         thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+            try:
+                # What was cancelled closes its connections only when it has its turn.
+                asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result()
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
+                loop.close()
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -353,7 +353,7 @@ async def main():
 
 asyncio.run(main())
 """
-    subprocess.run([sys.executable, "-c", script, docker_engine.url], check=True, timeout=15)
+    subprocess.run([sys.executable, "-c", script, docker_engine.url], check=True, timeout=45)
 
 
 @pytest.mark.parametrize(
