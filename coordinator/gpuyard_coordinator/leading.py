@@ -15,6 +15,7 @@ from gpuyard.bus import Bus, Delivery, PullLoop
 from gpuyard.messages import Token
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator import ended_jobs
 from gpuyard_coordinator.beat_intake import BeatIntake
 from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.clock import Clock
@@ -107,6 +108,7 @@ class Leading:
             purge_old_submissions(self._bus.jetstream, intake, self._clock)
         )
         watching = asyncio.create_task(storage.run())
+        clearing = asyncio.create_task(ended_jobs.watch(self._bus, leader.clear_away))
         awaited = dependencies.unknown(leader.cluster)
         looking = asyncio.create_task(look_up_awaited(leader.store, self._inbox, awaited))
         self._presence.lead(lambda: leader.commits)
@@ -119,6 +121,7 @@ class Leading:
             await self._leadership.resign()
             purging.cancel()
             watching.cancel()
+            clearing.cancel()
             looking.cancel()
             await answering.close()
             await beats.close()

@@ -32,8 +32,9 @@ class Plan:
     nodes: int
     longest_s: float = 30.0
     """How long jobs last at most; above 8."""
-    settle_s: float = 180.0
-    """How long the last jobs are waited for once all faults are mended."""
+    settle_s: float = 120.0
+    """How long the last jobs are waited for without one more being over, once all faults are
+    mended."""
 
 
 @dataclass(slots=True)
@@ -124,10 +125,9 @@ class Run:
             )
 
     async def _settle(self, yard: ChaosYard) -> None:
-        """Waits until every job is over, or the time for it is; the checker tells which."""
-        deadline = load.boot_s() + self.plan.settle_s
-        left = -1
-        while left and load.boot_s() < deadline:
+        """Waits until every job is over, or none ends any more; the checker tells which."""
+        least, moved_at = self.plan.jobs + 1, load.boot_s()
+        while least and load.boot_s() < moved_at + self.plan.settle_s:
             await asyncio.sleep(2.0)
             try:
                 async with await witness.connected(yard.url) as bus:
@@ -136,3 +136,5 @@ class Run:
                 self.say(f"cannot look: {error}")
                 continue
             self.say(f"all faults mended, {left} jobs unfinished")
+            if left < least:
+                least, moved_at = left, load.boot_s()
