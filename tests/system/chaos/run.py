@@ -1,7 +1,7 @@
 """One run: a yard, its load and its faults side by side, then peace, then the checker."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +46,8 @@ class Run:
     say: Callable[[str], None] = print
     history: History = field(default_factory=History)
     under_way: Counter[str] = field(default_factory=Counter)
+    turns: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    """One fault at a time per target."""
 
     async def __call__(self) -> History:
         """The history of the whole run; the daemons' logs stay in the directory."""
@@ -99,7 +101,12 @@ class Run:
         for kind, reason in missing.items():
             self.say(f"without {kind}: {reason}")
         began = load.boot_s()
-        planned = schedule(self.plan.seed, self.plan.length_s, without=frozenset(missing))
+        planned = schedule(
+            self.plan.seed,
+            self.plan.length_s,
+            servers=len(self.servers),
+            without=frozenset(missing),
+        )
         async with asyncio.TaskGroup() as group:
             for fault in planned:
                 await asyncio.sleep(began + fault.at_s - load.boot_s())
@@ -107,12 +114,14 @@ class Run:
 
     async def _one(self, fault: Fault, yard: ChaosYard) -> None:
         target = faults.name_of(fault, yard)
-        self.history.add(Injected(load.boot_s(), fault.kind, target, fault.for_s))
-        self.under_way[f"{fault.kind} {target}"] += 1
-        await asyncio.to_thread(faults.begin, fault, yard)
-        await asyncio.sleep(fault.for_s)
-        await asyncio.to_thread(faults.mend, fault, yard)
-        del self.under_way[f"{fault.kind} {target}"]
+        # Mending takes a slow machine longer than the schedule leaves for it.
+        async with self.turns[target]:
+            self.history.add(Injected(load.boot_s(), fault.kind, target, fault.for_s))
+            self.under_way[f"{fault.kind} {target}"] += 1
+            await asyncio.to_thread(faults.begin, fault, yard)
+            await asyncio.sleep(fault.for_s)
+            await asyncio.to_thread(faults.mend, fault, yard)
+            del self.under_way[f"{fault.kind} {target}"]
 
     async def _progress(self) -> None:
         began = load.boot_s()
