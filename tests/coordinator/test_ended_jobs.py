@@ -8,6 +8,8 @@ import pytest
 from gpuyard import bucket_rules, codec, subjects
 from gpuyard.bus import Bus, Sizes, connect, ensure_streams
 from gpuyard.client.backup import read_state
+from gpuyard.client.restore import restore
+from gpuyard.client.state_file import Backup, Document
 from gpuyard_coordinator import ended_jobs
 from gpuyard_coordinator.store import Store, Write, delete, put
 from tests.coordinator.test_follower import following, gone, job, seen
@@ -72,7 +74,9 @@ async def test_log_records_of_leaders_long_gone_say_nothing(
         if number == 2:
             # So much at once is a batch, of which no log record tells.
             await store.commit([put(f"tenant.t{n}", {"n": 2}) for n in range(201)])
-        await store.commit([put(f"tenant.t{number}", {"n": number}), put("tenant.t", {"n": number})])
+        await store.commit(
+            [put(f"tenant.t{number}", {"n": number}), put("tenant.t", {"n": number})]
+        )
         records += await wal_keys(bus)
         assert await store.checkpoint()
     before = await stored_keys(bus)
@@ -83,6 +87,25 @@ async def test_log_records_of_leaders_long_gone_say_nothing(
     assert await wal_keys(bus) == sorted(records)
     assert await as_read(bus) == await committed(bus) == before
     assert {key: d.data for key, d in (await read_state(bus)).documents.items()} == before
+
+
+async def test_commits_from_before_a_restore_say_nothing_after_it(
+    bus: Bus, nats_server: NatsServer
+) -> None:
+    before = Store(bus.jetstream, token=await lead(bus))
+    await before.commit([put("tenant.t", {"n": 1}), put("node.n1", {"n": 1})])
+    (record,) = await wal_keys(bus)
+    documents = {"tenant.t": Document(codec.encode({"n": 5}))}
+    file = Backup("old001", 500, 9, "2026-01-01T00:00:00.000Z", "gpuyard 0.1.0", documents)
+    await restore(bus, file, checksum="c1", user="olga")
+    restored = await as_read(bus)
+
+    await kill(nats_server, bus, record)
+
+    assert await wal_keys(bus) == [record]
+    assert await as_read(bus) == restored
+    assert codec.decode(restored["tenant.t"]) == {"n": 5}
+    assert codec.decode(restored["node.n1"]) == {"n": 1}
 
 
 async def test_the_leader_deletes_again_what_came_back(

@@ -35,6 +35,8 @@ class State:
     documents: dict[str, Document] = field(default_factory=dict)
     stored: dict[str, bytes] = field(default_factory=dict)
     """What the keys have without the log records, and those."""
+    commit: Mapping[str, Any] = field(default_factory=dict)
+    """The last commit record of a coordinator; empty where there is none."""
 
     @property
     def live_jobs(self) -> int:
@@ -81,11 +83,13 @@ def _state_of(cut: Cut) -> State:
         for key, message in stored.items()
         if not key.startswith((_LEADER, _LOG))
     }
-    for message in _logs(stored):
+    record = stored.get(subjects.COMMIT_KEY)
+    commit = codec.decode(record.data) if record is not None else {}
+    for message in _logs(stored, record):
         _apply(documents, message)
     for key in [key for key in documents if key.startswith(_JOB)]:
-        record = documents.get(f"done.{key.removeprefix(_JOB)}")
-        if record is not None and bucket_rules.is_end(record.data):
+        end = documents.get(f"done.{key.removeprefix(_JOB)}")
+        if end is not None and bucket_rules.is_end(end.data):
             del documents[key]
     yard = codec.decode(stored[subjects.YARD_KEY].data) if subjects.YARD_KEY in stored else {}
     return State(
@@ -96,13 +100,13 @@ def _state_of(cut: Cut) -> State:
         is_fresh=not yard or bool(yard.get("fresh")),
         documents=documents,
         stored={k: m.data for k, m in stored.items() if not k.startswith(_LEADER)},
+        commit=commit,
     )
 
 
-def _logs(stored: Mapping[str, Stored]) -> list[Stored]:
+def _logs(stored: Mapping[str, Stored], record: Stored | None) -> list[Stored]:
     """The log records to apply, in order: all but those that are at their keys already, of which
     the last commit record of the coordinator tells."""
-    record = stored.get(subjects.COMMIT_KEY)
     epoch, number = codec.decode(record.data)["covered"] if record is not None else (0, 0)
     sequence = record.sequence if record is not None else 0
     numbered = [

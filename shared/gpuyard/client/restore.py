@@ -139,6 +139,11 @@ def _publications(state: State, chosen: dict[str, Document]) -> list[Publication
         for key, document in documents.items()
         if state.stored.get(key) != document.data
     ]
+    # In this order: what breaks off in between is done again, from what is there then.
+    logs = [subjects.parse_wal(key) for key in state.stored if key.startswith("wal.")]
+    if logs:
+        record = {"v": 1, "id": b"", "taken_over": b"", **state.commit, "covered": max(logs)}
+        messages.append(Publication(subjects.state(subjects.COMMIT_KEY), codec.encode(record)))
     messages += [
         Publication(subjects.state(key), b"", marker="DEL", ttl_s=bucket_rules.marker_ttl_s(key))
         for key in state.stored
