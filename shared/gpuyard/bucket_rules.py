@@ -20,8 +20,8 @@ MARKER_TTL_S: Final = 30.0
 """Where a marker only tells standbys that the key is gone: they read all anew after a third of this
 out of touch (`gpuyard.bus.tail.MAX_GAP_S`)."""
 LASTING_MARKER_TTL_S: Final = 30 * 86_400.0
-"""The server writes a file anew once half of it is displaced, and the renewals of the lease alone
-fill one within hours."""
+"""A file that is full, at 8 MiB, is written anew without what is displaced once that is half of it,
+and the renewals of the lease alone fill one within hours."""
 _PROVEN_OTHERWISE: Final = frozenset({"job", "out", "wal"})
 
 LogNumber = tuple[int, int]
