@@ -26,6 +26,7 @@ from gpuyard.bus import (
 from gpuyard.errors import ProtocolError, RemoteProtocolError, Unavailable
 from gpuyard.messages import Beat
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator import ended_jobs
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import beats, recovery, shares
 from gpuyard_coordinator.core.cluster import Cluster
@@ -164,7 +165,8 @@ class Follower:
         for prefix in FOLLOWED:
             subject = subjects.state(f"{prefix}.>")
             async for chunk in last_values(self._jetstream, subjects.STATE_STREAM, subject):
-                await self._take_keys(chunk)
+                over = await ended_jobs.ended(self._jetstream, chunk) if prefix == "job" else ()
+                await self._take_keys([each for each in chunk if each.subject not in over])
         recovery.fill_queue(self.cluster)
         self._has_queue = True
         # After the keys: what is left of the log comes after what they say.

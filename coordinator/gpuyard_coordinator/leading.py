@@ -15,6 +15,7 @@ from gpuyard.bus import Bus, Delivery, PullLoop
 from gpuyard.messages import Token
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator import ended_jobs
 from gpuyard_coordinator.beat_intake import BeatIntake
 from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.clock import Clock
@@ -94,6 +95,7 @@ class Leading:
         beside = [
             asyncio.create_task(purge_old_submissions(self._bus.jetstream, intake, self._clock)),
             asyncio.create_task(storage.run()),
+            asyncio.create_task(ended_jobs.watch(self._bus, leader.clear_away)),
             asyncio.create_task(look_up_awaited(leader.store, self._inbox, awaited)),
         ]
         self._presence.lead(lambda: leader.commits)

@@ -139,6 +139,12 @@ class Leader:
     _is_stopping: bool = False
     unexplained: list[JobKey] = field(default_factory=list)
     """Jobs that came while a plan was cut short: told why they wait once one is whole."""
+    _cleared: list[str] = field(default_factory=list)
+
+    def clear_away(self, keys: list[str]) -> None:
+        """Deletes keys of jobs that are over with the next checkpoint, as they were before."""
+        self._cleared += keys
+        self.inbox.wake()
 
     def stop(self) -> None:
         """Let `run` return after the turn in which it is."""
@@ -320,7 +326,10 @@ class Leader:
     async def _tidy(self) -> None:
         """Lets go of relayed records, most of them before the bucket ever had them, and moves one
         batch of commits to their keys where that is due; works on new prices a little."""
-        self.store.forget(subjects.out_key(n) for n in self.outbox.take_acknowledged())
+        relayed = [subjects.out_key(n) for n in self.outbox.take_acknowledged()]
+        live = {subjects.job_key(*key) for key in self.cluster.jobs} if self._cleared else set()
+        self.store.forget([*relayed, *(key for key in self._cleared if key not in live)])
+        self._cleared.clear()
         if self.store.checkpoint_due(self.clock.monotonic()):
             async with self._storing(self.store.checkpoint()):
                 pass

@@ -104,6 +104,20 @@ async def test_others_run_between_any_two_turns_and_read_on_before_more_beats_ar
     assert 0 < beats.taken <= 7 * BEATS_PER_TURN
 
 
+async def test_keys_that_came_back_are_deleted_but_for_those_of_live_jobs() -> None:
+    leading, deleted = leader(Flood(0)), list[str]()
+
+    def forget(keys: list[str]) -> None:
+        deleted.extend(keys)
+        leading.stop()
+
+    leading.store.forget = forget  # type: ignore[method-assign, assignment]
+    leading.cluster.jobs["t", "j2"] = cast(Any, SimpleNamespace())
+    leading.clear_away(["job.t.j1", "job.t.j2"])
+    await asyncio.wait_for(leading.run(), 20)
+    assert deleted == ["job.t.j1"]
+
+
 @pytest.mark.parametrize(
     "reign",
     [

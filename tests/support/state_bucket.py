@@ -31,16 +31,26 @@ async def wal_keys(bus: Bus) -> list[str]:
 
 
 async def committed(bus: Bus) -> dict[str, bytes]:
-    """What the keys say once every log record is replayed, in the order of their numbers."""
+    """What the keys say once every log record that no checkpoint has moved is replayed, in the
+    order of their numbers."""
     keys = await stored_keys(bus)
     names = [key for key in keys if key.startswith("wal.")]
     logs = {subjects.parse_wal(name): keys.pop(name) for name in names}
-    for _, data in sorted(logs.items()):
+    covered = await _covered(bus)
+    for number, data in sorted(logs.items()):
+        if number <= covered:
+            continue
         for write in codec.decode(data)["writes"]:
             keys.pop(write["key"], None)
             if write["data"] is not None:
                 keys[write["key"]] = write["data"]
     return keys
+
+
+async def _covered(bus: Bus) -> tuple[int, int]:
+    record = await bus.jetstream.last(subjects.STATE_STREAM, subjects.state(subjects.COMMIT_KEY))
+    epoch, number = codec.decode(record.data)["covered"] if record else (0, 0)
+    return epoch, number
 
 
 async def as_read(bus: Bus) -> dict[str, bytes]:

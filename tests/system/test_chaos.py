@@ -175,8 +175,10 @@ def test_a_kind_left_out_leaves_the_others_as_they_are() -> None:
     assert part == [fault for fault in whole if fault.kind != "server_killed"] != whole
 
 
-def test_no_target_has_two_faults_at_a_time() -> None:
-    faults = schedule(7, 3600)
+@pytest.mark.parametrize("servers", [1, 3])
+def test_no_target_has_two_faults_at_a_time(servers: int) -> None:
+    faults = schedule(7, 3600, servers=servers)
+    assert {f.index for f in faults if f.target == "server"} == set(range(servers))
     for n, fault in enumerate(faults):
         later = [f for f in faults[n + 1 :] if (f.target, f.index) == (fault.target, fault.index)]
         assert all(other.at_s > fault.until_s for other in later)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from gpuyard import codec, subjects
+from gpuyard import bucket_rules, codec, subjects
 from gpuyard.bus import MAX_BATCH_MESSAGES, Publication, Stored
 from gpuyard.errors import RemoteProtocolError
 from gpuyard.messages import Token
@@ -15,16 +15,12 @@ MAX_WAL_BYTES: Final = 512 * 1024
 """Of a log record: half of what the bus lets one message have."""
 MAX_WAL_WRITES: Final = 200
 """Above it writing the keys at once is cheaper than a log record and a checkpoint soon after."""
-MARKER_TTL_S: Final = 30
-"""A delete marker only says that the key is gone: to standbys, which read all anew after a third of
-this out of touch (`gpuyard.bus.tail.MAX_GAP_S`)."""
 TAKEN_OVER_TTL_S: Final = 3600
 """Longer for a log record that another leader left: its author may still want to know whether it
 was stored, and the marker says so."""
 _EPOCH: Final = subjects.state(subjects.EPOCH_KEY)
 
-WalNumber = tuple[int, int]
-"""(sequence of the leader's epoch, number of its commit) of a log record."""
+WalNumber = bucket_rules.LogNumber
 
 
 class Write(NamedTuple):
@@ -60,7 +56,7 @@ class CommitRecord:
     taken_over: bytes = b""
     """The id of the last record of the leader before, who may still want to know of it."""
     covered: WalNumber = (0, 0)
-    """Log records of that epoch up to that number are in the bucket, and void if they turn up."""
+    """Log records up to that one are in the bucket, and void if they turn up."""
     sequence: int = 0
     """Where it is stored; 0 where there is none yet."""
 
@@ -76,7 +72,8 @@ class CommitRecord:
         return replace(self, covered=numbers[-1])
 
     def is_void(self, number: WalNumber) -> bool:
-        return number[0] == self.covered[0] and number[1] <= self.covered[1]
+        """Whether a log record of that number says nothing (`bucket_rules.is_covered`)."""
+        return bucket_rules.is_covered(number, self.covered, self.sequence)
 
 
 def encode_wal(writes: Sequence[Write]) -> bytes:
@@ -115,8 +112,9 @@ def batch_publications(
     at its sequence."""
     messages = [_publication(write) for write in writes]
     messages += [
-        _marker(subjects.wal_key(*number), MARKER_TTL_S if number[0] == epoch else TAKEN_OVER_TTL_S)
+        _marker(key, bucket_rules.marker_ttl_s(key) if number[0] == epoch else TAKEN_OVER_TTL_S)
         for number in logs
+        for key in [subjects.wal_key(*number)]
     ]
     messages[0] = messages[0]._replace(expected=epoch, expected_on=_EPOCH)
     last = Publication(
@@ -127,7 +125,7 @@ def batch_publications(
 
 def _publication(write: Write) -> Publication:
     if write.data is None:
-        return _marker(write.key, MARKER_TTL_S)
+        return _marker(write.key, bucket_rules.marker_ttl_s(write.key))
     return Publication(subjects.state(write.key), write.data, ttl_s=write.ttl_s)
 
 

@@ -122,6 +122,15 @@ class JetStream:
         )
         return page.messages[-1] if page.messages else None
 
+    async def direct_lasts(self, stream: str, subjects: Sequence[str]) -> list[Stored]:
+        """The last message on each of up to 1,000 subjects, of those that have one; it may be a bit
+        old."""
+        query = {"multi_last": list(subjects)}
+        page = await repeated(
+            lambda: self._collect(f"$JS.API.DIRECT.GET.{stream}", query), attempts=READ_ATTEMPTS
+        )
+        return page.messages
+
     async def count(self, stream: str, subject: str) -> tuple[int, int]:
         """How many messages there are on `subject`, and the stream's last sequence then."""
         answer = await self.call(

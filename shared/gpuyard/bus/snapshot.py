@@ -70,15 +70,16 @@ async def read_cut(jetstream: JetStream, stream: str, subject: str) -> Cut:
 
 
 async def last_values(
-    jetstream: JetStream, stream: str, subject: str
+    jetstream: JetStream, stream: str, subject: str, *, headers_only: bool = False
 ) -> AsyncIterator[list[Stored]]:
     """The last message of each subject under `subject`, markers included, in order of sequence: a
-    few hundred at a time, so that a reader of many keeps neither them nor the event loop.
+    few hundred at a time, so that a reader of many keeps neither them nor the event loop. With
+    `headers_only` their data is empty.
 
     Complete for everything stored before the call once it ends; raises Unavailable where the read
     breaks, after any number of them.
     """
-    reading = _Reading(jetstream, stream, pull=CHUNK_MESSAGES)
+    reading = _Reading(jetstream, stream, pull=CHUNK_MESSAGES, headers_only=headers_only)
     async with aclosing(reading.pulls(subject)) as pulls:
         async for _ in pulls:
             found, reading.found = reading.found, {}
@@ -95,10 +96,12 @@ class _Reading:
         *,
         is_cut: bool = False,
         pull: int = PULL_MESSAGES,
+        headers_only: bool = False,
     ) -> None:
         self._jetstream = jetstream
         self._stream = stream
         self._is_cut = is_cut
+        self._headers_only = headers_only
         self._reached = 0
         self._pull = pull
         self.found: dict[str, Stored] = {}
@@ -121,7 +124,8 @@ class _Reading:
         consumer = ""
         try:
             answer = await self._jetstream.call(
-                f"CONSUMER.CREATE.{self._stream}", _consumer(self._stream, subject)
+                f"CONSUMER.CREATE.{self._stream}",
+                _consumer(self._stream, subject, headers_only=self._headers_only),
             )
             consumer = answer["name"]
             self._pending = answer["num_pending"]
@@ -210,13 +214,14 @@ def _time_of(nanoseconds: str) -> datetime:
     return datetime.fromtimestamp(int(nanoseconds) / 1e9, UTC)
 
 
-def _consumer(stream: str, subject: str) -> dict[str, object]:
+def _consumer(stream: str, subject: str, *, headers_only: bool) -> dict[str, object]:
     return {
         "stream_name": stream,
         "config": {
             "ack_policy": "none",
             "deliver_policy": "last_per_subject",
             "filter_subject": subject,
+            "headers_only": headers_only,
             "inactive_threshold": 30_000_000_000,
             "mem_storage": True,
             "num_replicas": 1,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from gpuyard import __version__, codec, subjects
+from gpuyard import __version__, bucket_rules, codec, subjects
 from gpuyard.bus import Bus, Cut, NotFound, Stored, read_cut
 from gpuyard.client.state_file import Backup, Document
 from gpuyard.errors import RemoteProtocolError, UnknownThing
@@ -17,6 +17,7 @@ _SKIP: Final = len(subjects.state(""))
 _TTL: Final = "Nats-TTL"
 _LEADER: Final = "leader."
 _LOG: Final = "wal."
+_JOB: Final = "job."
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class State:
     documents: dict[str, Document] = field(default_factory=dict)
     stored: dict[str, bytes] = field(default_factory=dict)
     """What the keys have without the log records, and those."""
+    commit: Mapping[str, Any] = field(default_factory=dict)
+    """The last commit record of a coordinator; empty where there is none."""
 
     @property
     def live_jobs(self) -> int:
@@ -80,8 +83,14 @@ def _state_of(cut: Cut) -> State:
         for key, message in stored.items()
         if not key.startswith((_LEADER, _LOG))
     }
-    for message in _logs(stored):
+    record = stored.get(subjects.COMMIT_KEY)
+    commit = codec.decode(record.data) if record is not None else {}
+    for message in _logs(stored, record):
         _apply(documents, message)
+    for key in [key for key in documents if key.startswith(_JOB)]:
+        end = documents.get(f"done.{key.removeprefix(_JOB)}")
+        if end is not None and bucket_rules.is_end(end.data):
+            del documents[key]
     yard = codec.decode(stored[subjects.YARD_KEY].data) if subjects.YARD_KEY in stored else {}
     return State(
         sequence=cut.sequence,
@@ -91,21 +100,26 @@ def _state_of(cut: Cut) -> State:
         is_fresh=not yard or bool(yard.get("fresh")),
         documents=documents,
         stored={k: m.data for k, m in stored.items() if not k.startswith(_LEADER)},
+        commit=commit,
     )
 
 
-def _logs(stored: Mapping[str, Stored]) -> list[Stored]:
+def _logs(stored: Mapping[str, Stored], record: Stored | None) -> list[Stored]:
     """The log records to apply, in order: all but those that are at their keys already, of which
     the last commit record of the coordinator tells."""
-    record = stored.get(subjects.COMMIT_KEY)
     epoch, number = codec.decode(record.data)["covered"] if record is not None else (0, 0)
+    sequence = record.sequence if record is not None else 0
     numbered = [
         (subjects.parse_wal(key), message)
         for key, message in stored.items()
         if key.startswith(_LOG)
     ]
     numbered.sort(key=lambda entry: entry[0])
-    return [message for at, message in numbered if not (at[0] == epoch and at[1] <= number)]
+    return [
+        message
+        for at, message in numbered
+        if not bucket_rules.is_covered(at, (epoch, number), sequence)
+    ]
 
 
 def _apply(documents: dict[str, Document], message: Stored) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gpuyard import codec, subjects
+from gpuyard import bucket_rules, codec, subjects
 from gpuyard.bus import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
@@ -47,7 +47,6 @@ OUTS_PER_LEADER: Final = 2**32
 TRIES: Final = 50
 PAUSE_S: Final = 0.2
 SHORTEST_TTL_S: Final = 1.0
-DELETED_TTL_S: Final = 10.0
 _KEPT: Final = ("job.", "done.", "node.", "out.", "share.")
 """What the bus has of these is newer than any backup."""
 
@@ -141,8 +140,13 @@ def _publications(state: State, chosen: dict[str, Document]) -> list[Publication
         for key, document in documents.items()
         if state.stored.get(key) != document.data
     ]
+    # In this order: what breaks off in between is done again, from what is there then.
+    logs = [subjects.parse_wal(key) for key in state.stored if key.startswith("wal.")]
+    if logs:
+        record = {"v": 1, "id": b"", "taken_over": b"", **state.commit, "covered": max(logs)}
+        messages.append(Publication(subjects.state(subjects.COMMIT_KEY), codec.encode(record)))
     messages += [
-        Publication(subjects.state(key), b"", marker="DEL", ttl_s=DELETED_TTL_S)
+        Publication(subjects.state(key), b"", marker="DEL", ttl_s=bucket_rules.marker_ttl_s(key))
         for key in state.stored
         if key not in documents
     ]

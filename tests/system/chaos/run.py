@@ -1,7 +1,7 @@
 """One run: a yard, its load and its faults side by side, then peace, then the checker."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +32,9 @@ class Plan:
     nodes: int
     longest_s: float = 30.0
     """How long jobs last at most; above 8."""
-    settle_s: float = 180.0
-    """How long the last jobs are waited for once all faults are mended."""
+    settle_s: float = 120.0
+    """How long the last jobs are waited for without one more being over, once all faults are
+    mended."""
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ class Run:
     say: Callable[[str], None] = print
     history: History = field(default_factory=History)
     under_way: Counter[str] = field(default_factory=Counter)
+    turns: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    """One fault at a time per target."""
 
     async def __call__(self) -> History:
         """The history of the whole run; the daemons' logs stay in the directory."""
@@ -98,7 +101,12 @@ class Run:
         for kind, reason in missing.items():
             self.say(f"without {kind}: {reason}")
         began = load.boot_s()
-        planned = schedule(self.plan.seed, self.plan.length_s, without=frozenset(missing))
+        planned = schedule(
+            self.plan.seed,
+            self.plan.length_s,
+            servers=len(self.servers),
+            without=frozenset(missing),
+        )
         async with asyncio.TaskGroup() as group:
             for fault in planned:
                 await asyncio.sleep(began + fault.at_s - load.boot_s())
@@ -106,12 +114,14 @@ class Run:
 
     async def _one(self, fault: Fault, yard: ChaosYard) -> None:
         target = faults.name_of(fault, yard)
-        self.history.add(Injected(load.boot_s(), fault.kind, target, fault.for_s))
-        self.under_way[f"{fault.kind} {target}"] += 1
-        await asyncio.to_thread(faults.begin, fault, yard)
-        await asyncio.sleep(fault.for_s)
-        await asyncio.to_thread(faults.mend, fault, yard)
-        del self.under_way[f"{fault.kind} {target}"]
+        # Mending takes a slow machine longer than the schedule leaves for it.
+        async with self.turns[target]:
+            self.history.add(Injected(load.boot_s(), fault.kind, target, fault.for_s))
+            self.under_way[f"{fault.kind} {target}"] += 1
+            await asyncio.to_thread(faults.begin, fault, yard)
+            await asyncio.sleep(fault.for_s)
+            await asyncio.to_thread(faults.mend, fault, yard)
+            del self.under_way[f"{fault.kind} {target}"]
 
     async def _progress(self) -> None:
         began = load.boot_s()
@@ -124,10 +134,9 @@ class Run:
             )
 
     async def _settle(self, yard: ChaosYard) -> None:
-        """Waits until every job is over, or the time for it is; the checker tells which."""
-        deadline = load.boot_s() + self.plan.settle_s
-        left = -1
-        while left and load.boot_s() < deadline:
+        """Waits until every job is over, or none ends any more; the checker tells which."""
+        least, moved_at = self.plan.jobs + 1, load.boot_s()
+        while least and load.boot_s() < moved_at + self.plan.settle_s:
             await asyncio.sleep(2.0)
             try:
                 async with await witness.connected(yard.url) as bus:
@@ -136,3 +145,5 @@ class Run:
                 self.say(f"cannot look: {error}")
                 continue
             self.say(f"all faults mended, {left} jobs unfinished")
+            if left < least:
+                least, moved_at = left, load.boot_s()

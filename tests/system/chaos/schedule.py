@@ -60,7 +60,9 @@ HOSTS: Final = 2
 """Agents that run real processes; they are numbered after the fleets."""
 
 
-def schedule(seed: int, length_s: float, *, without: frozenset[str] = frozenset()) -> list[Fault]:
+def schedule(
+    seed: int, length_s: float, *, servers: int = SERVERS, without: frozenset[str] = frozenset()
+) -> list[Fault]:
     """Faults for a run of that length, in order; every one is mended before its end.
 
     Several may hold at once, but never two on one target. `without` names kinds that this machine
@@ -73,7 +75,7 @@ def schedule(seed: int, length_s: float, *, without: frozenset[str] = frozenset(
     while (at_s := at_s + draw.expovariate(1 / MEAN_GAP_S)) < length_s:
         kind = draw.choices(KINDS, weights=[kind.weight for kind in KINDS])[0]
         number, for_s = draw.randrange(1000), draw.uniform(kind.least_s, kind.most_s)
-        target, index = _target(kind, number)
+        target, index = _target(kind, number, servers)
         fault = Fault(at_s, kind.name, target, index, min(for_s, length_s - at_s))
         if free_at.get((target, index), 0.0) <= at_s:
             free_at[target, index] = fault.until_s + 1.0
@@ -82,12 +84,12 @@ def schedule(seed: int, length_s: float, *, without: frozenset[str] = frozenset(
     return faults
 
 
-def _target(kind: Kind, number: int) -> tuple[str, int]:
+def _target(kind: Kind, number: int, servers: int) -> tuple[str, int]:
     match kind.target:
         case "coordinator":
             return kind.target, number % COORDINATORS
         case "server":
-            return kind.target, number % SERVERS
+            return kind.target, number % servers
         case "host":
             return "agent", FLEETS + number % HOSTS
         case _:
