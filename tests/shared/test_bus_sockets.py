@@ -158,6 +158,24 @@ def test_a_reconnect_whose_greeting_fails(monkeypatch: pytest.MonkeyPatch) -> No
         asyncio.run(whole())
 
 
+def test_a_close_that_has_much_to_send_yet() -> None:
+    received = bytearray()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        while data := await reader.read(2**20):
+            received.extend(data)
+
+    async def whole() -> None:
+        async with serving(serve) as url, await connected(url) as bus:
+            for _ in range(16):  # more than the system's buffers take
+                await bus.app.publish("a", b"x" * 1024 * 1024)
+
+    with no_socket_left():
+        asyncio.run(whole())
+    assert received.count(b"x" * 1024 * 1024) == 16
+
+
 def test_a_close_while_the_peer_does_not_read(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

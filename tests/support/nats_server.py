@@ -1,6 +1,7 @@
 """A real nats-server for one test or one module, with the faults that tests need."""
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -88,6 +89,8 @@ class NatsServer:
     def freeze(self) -> None:
         """Stops it with SIGSTOP: connections stay open and nothing answers."""
         self._running().send_signal(signal.SIGSTOP)
+        # The last of its threads may go on for a moment, and answer.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         """Lets a frozen server go on."""

@@ -144,12 +144,13 @@ async def close_client(client: DirectClient) -> None:
 
 
 async def _end(tasks: "Callable[[], list[asyncio.Task[None]]]") -> None:
-    """Cancel until all have ended, those too that the others begin meanwhile: the library, and
-    asyncio before Python 3.12, may swallow it."""
+    """Cancel until all have ended, however; those too that the others begin meanwhile. The library,
+    and asyncio before Python 3.12, may swallow it."""
     while going := [task for task in tasks() if not task.done()]:
         for task in going:
             task.cancel()
         await asyncio.wait(going, timeout=_CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks(), return_exceptions=True)
 
 
 async def _connect(client: Client, options: dict[str, Any]) -> None:

@@ -50,8 +50,10 @@ class DirectClient(Client):
     def abort(self) -> None:
         """Break the connection at once, without what is still to be sent; safe to call twice."""
         if isinstance(self._transport, TcpTransport):
-            if self._transport._io_writer is not None:
-                self._transport._io_writer.transport.abort()
+            writer = self._transport._bare_io_writer  # below TLS
+            # asyncio fails on one whose close was over once the last bytes were sent.
+            if writer is not None and writer.get_extra_info("socket").fileno() != -1:
+                writer.transport.abort()
         elif self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
 
