@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,10 @@ from gpuyard.bus import (
     Publication,
     Sizes,
     Stale,
+    Stored,
     connect,
     ensure_streams,
+    last_values,
     read_last_values,
     stream_configs,
 )
@@ -202,6 +205,27 @@ async def test_last_values_leave_out_deleted_keys_and_old_values(jetstream: JetS
         (key("job.a.1"), b"new"),
         (key("node.n"), b"node"),
     ]
+
+
+async def test_a_read_from_a_server_that_is_behind_is_begun_anew(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jetstream.publish(Publication(key("job.a.1"), b"x"))
+    last, leads_by = jetstream.last, [1, 0]
+
+    async def ahead(stream: str, subject: str) -> Stored | None:
+        newest = await last(stream, subject)
+        assert newest is not None
+        return replace(newest, sequence=newest.sequence + leads_by.pop(0))
+
+    monkeypatch.setattr(jetstream, "last", ahead)
+
+    assert len(await read_last_values(jetstream, "KV_gpuyard", [key("job.>")])) == 1
+    assert leads_by == []
+
+    leads_by.append(1)
+    with pytest.raises(Unavailable, match="behind"):
+        [chunk async for chunk in last_values(jetstream, "KV_gpuyard", key("job.>"))]
 
 
 async def test_twenty_thousand_overwritten_values_are_read_in_a_moment(

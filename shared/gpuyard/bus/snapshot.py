@@ -1,4 +1,9 @@
-"""Reading many keys of a bucket at once: the last value of each."""
+"""Reading many keys of a bucket at once: the last value of each.
+
+Of three servers the one that happens to serve a read may have been away and be behind. So a read
+asks the leader of the stream first which message is the newest, and one that does not come to it is
+started anew.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -123,6 +128,7 @@ class _Reading:
         subscription = await link.subscribe(inbox, self._receive)
         consumer = ""
         try:
+            newest = await self._jetstream.last(self._stream, subject)
             answer = await self._jetstream.call(
                 f"CONSUMER.CREATE.{self._stream}",
                 _consumer(self._stream, subject, headers_only=self._headers_only),
@@ -139,6 +145,8 @@ class _Reading:
                     # Before what came is worked on: meanwhile the server sends on.
                     await self._ask(consumer, inbox)
                 yield
+            if newest is not None and self._reached < newest.sequence:
+                raise Unavailable(f"reading {self._stream} from a server that is behind")
         finally:
             await subscription.close()
             if consumer and link.is_connected:
