@@ -4,8 +4,9 @@ Bodies are packed before, while the bus stores the commit: from then on the stat
 committed, or nothing is told at all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -22,15 +23,20 @@ from gpuyard_coordinator.core.state import Node
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.log_ledger import LogLedger
 
+Sent = tuple[str, bytes]
+"""Subject and body."""
+_AT_ONCE_BYTES: Final = 256 * 1024
+"""Of bodies that go out in one go: as much as is copied in a moment."""
+
 
 @dataclass(slots=True)
 class Packed:
-    """Bodies of what is sent after the commit, with where they go."""
+    """What is sent after the commit: subjects and bodies."""
 
-    pushes: list[tuple[str, bytes]]
-    """(node, wanted document)."""
-    replies: list[tuple[Message, str, BeatReply | bytes]]
-    """(beat, node, answer)."""
+    pushes: list[Sent]
+    """Wanted documents."""
+    replies: list[Sent]
+    """Answers to beats."""
 
 
 @dataclass(slots=True)
@@ -50,18 +56,17 @@ class Teller:
 
     def pack(self, effects: Effects) -> Packed:
         """The pushes and answers to beats of a turn, as its state is now."""
-        pushes = [(name, self._wanted(name)) for name in effects.wanted]
+        pushes = [(subjects.wanted(name), self._wanted(name)) for name in effects.wanted]
         replies = [
-            (beat.ref, beat.node, self._answer(beat, is_pushed=beat.node in effects.wanted))
+            (beat.ref.reply, self._answer(beat, beat.ref, is_pushed=beat.node in effects.wanted))
             for beat in effects.beats
-            if isinstance(beat.ref, Message)
+            if isinstance(beat.ref, Message) and self._may_answer(beat.node, beat.ref)
         ]
         return Packed(pushes, replies)
 
     async def send(self, packed: Packed, effects: Effects, deliveries: Sequence[Delivery]) -> None:
         """All that follows a turn whose commit is stored."""
-        for name, body in packed.pushes:
-            await self._push(name, body)
+        await self._send(packed.pushes)
         for delivery in deliveries:
             delivery.ack()
         for outcome in effects.outcomes:
@@ -70,37 +75,45 @@ class Teller:
             self.ended(key, attempts)
         # An answer renews a node's lease, so it needs a lease of our own.
         if self.leadership.is_valid(self.clock.monotonic()):
-            for message, node, answer in packed.replies:
-                await self._reply(message, node, answer)
+            await self._send(packed.replies)
 
     async def announce(self) -> None:
         """Shows every known node its document under the new token, so that it beats at once."""
-        for name in list(self.cluster.nodes):
-            await self._push(name, self._wanted(name))
+        await self._send(
+            (subjects.wanted(name), self._wanted(name)) for name in list(self.cluster.nodes)
+        )
+
+    async def _send(self, messages: Iterable[Sent]) -> None:
+        """Pushes and answers are for latency alone: what is lost comes with the next beat's reply."""
+        some, size = list[Sent](), 0
+        for message in messages:
+            some.append(message)
+            size += len(message[1])
+            if size >= _AT_ONCE_BYTES:
+                await self._publish(some)
+                some, size = [], 0
+        if some:
+            await self._publish(some)
+
+    async def _publish(self, messages: Sequence[Sent]) -> None:
+        try:
+            await self.bus.agents.publish_all(messages)
+        except Unavailable:
+            self.log.debug("nodes not told", messages=len(messages))
+
+    def _may_answer(self, node: str, beat: Message) -> bool:
+        return self.bus.agents.may_answer(beat, caller_prefix=subjects.agent_inbox(node))
 
     def _wanted(self, name: str) -> bytes:
         return documents.encode_wanted(self.cluster, self.cluster.nodes[name])
 
-    async def _push(self, name: str, body: bytes) -> None:
-        """A push is for latency alone: one that is lost is repaired by the next beat's reply."""
-        try:
-            await self.bus.agents.publish(subjects.wanted(name), body)
-        except Unavailable:
-            self.log.debug("push not sent", node=name)
-
-    async def _reply(self, message: Message, node: str, answer: BeatReply | bytes) -> None:
-        try:
-            await self.bus.agents.respond(message, answer, caller_prefix=subjects.agent_inbox(node))
-        except Unavailable:
-            self.log.debug("beat not answered", node=node)
-
-    def _answer(self, outcome: BeatOutcome, *, is_pushed: bool) -> BeatReply | bytes:
+    def _answer(self, outcome: BeatOutcome, beat: Message, *, is_pushed: bool) -> bytes:
         node = self.cluster.nodes[outcome.node]
         is_wanted = outcome.needs_wanted and not is_pushed
         log_chunks = self.logs.stored(node) if node.attempts else {}
-        is_json = isinstance(outcome.ref, Message) and outcome.ref.is_json
-        if is_wanted or log_chunks or outcome.status != "ok" or is_json:
-            return self._beat_reply(outcome, node if is_wanted else None, log_chunks)
+        if is_wanted or log_chunks or outcome.status != "ok" or beat.is_json:
+            answer = self._beat_reply(outcome, node if is_wanted else None, log_chunks)
+            return beat.encode_answer(answer)
         if not self._usual_reply:
             self._usual_reply = codec.encode(self._beat_reply(None, None, {}))
         return self._usual_reply

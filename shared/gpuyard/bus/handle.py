@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from nats.aio.msg import Msg
@@ -41,6 +41,10 @@ class Message:
         """The decoded body; raises RemoteProtocolError."""
         return codec.decode(self.data, headers=self.headers)
 
+    def encode_answer(self, body: Mapping[str, Any]) -> bytes:
+        """The body of an answer, in the form in which this came."""
+        return codec.encode_json(body) if self.is_json else codec.encode(body)
+
     def peek(self, key: str) -> Any:
         """The value of one key; see `codec.peek`."""
         return codec.peek(self.data, key, headers=self.headers)
@@ -71,6 +75,10 @@ class Handle:
     ) -> None:
         """Send at most once; raises `Unavailable` while the connection is down."""
         await self._link.publish(subject, _bytes(body), reply=reply, headers=headers)
+
+    async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """The same for many (subject, body) at once, of which none is sent where one cannot be."""
+        await self._link.publish_all([(subject, body, None) for subject, body in messages])
 
     async def subscribe(
         self, subject: str, callback: Callable[[Message], None], *, queue: str = ""
@@ -149,17 +157,24 @@ class Handle:
     ) -> bool:
         """Answer `message`, but only into the caller's own inbox; False where it was dropped.
 
-        The reply subject is chosen by the sender and checked by nobody else: an answer sent to
-        any other subject would be a write with our permissions. A body is sent in the form, JSON
-        or msgpack, that the request came in.
+        A body is sent in the form, JSON or msgpack, that the request came in.
         """
-        if not message.reply.startswith(f"{caller_prefix}."):
-            self.replies_dropped += 1
+        if not self.may_answer(message, caller_prefix=caller_prefix):
             return False
         if not isinstance(body, bytes):
-            body = codec.encode_json(body) if message.is_json else codec.encode(body)
+            body = message.encode_answer(body)
         await self._link.publish(message.reply, body, headers=headers)
         return True
+
+    def may_answer(self, message: Message, *, caller_prefix: str) -> bool:
+        """True where the reply subject is in the caller's own inbox; else it counts as dropped.
+
+        The reply subject is chosen by the sender and checked by nobody else: an answer sent to
+        any other subject would be a write with our permissions.
+        """
+        is_own = message.reply.startswith(f"{caller_prefix}.")
+        self.replies_dropped += not is_own
+        return is_own
 
     async def close(self) -> None:
         """Let running handlers end for a moment, then cancel what is left."""
