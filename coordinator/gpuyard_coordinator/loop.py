@@ -19,6 +19,7 @@ from gpuyard.bus import Delivery
 from gpuyard.messages import JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
+from gpuyard.model.states import JobState
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import arrays, documents, follow_ups, quota, shares
 from gpuyard_coordinator.core.apply import apply
@@ -274,8 +275,7 @@ class Leader:
 
     def _plan(self, turn: Turn) -> Plan:
         now, effects = turn.now, turn.effects
-        # Tasks of an array are not told one by one why they wait: `why` tells it of the array.
-        new = [k for k in effects.jobs if k in self.cluster.jobs and ids.array_of(k[1]) is None]
+        new = self._queued_in(effects)
         room = max(1, min(PLACEMENTS_PER_TURN, WRITES_PER_TURN - effects.keys))
         if self.recorder is not None:
             self.recorder.notice(room)
@@ -294,6 +294,13 @@ class Leader:
         for waiting in self.planner.explain_new(waiting_keys, now):
             apply(self.cluster, waiting, now, effects)
         return plan
+
+    def _queued_in(self, effects: Effects) -> list[JobKey]:
+        """Jobs that came or came back. Tasks of an array are not told one by one why they wait:
+        `why` tells it of the array."""
+        jobs = (job for key in effects.jobs if (job := self.cluster.jobs.get(key)) is not None)
+        queued = [job.key for job in jobs if job.state is JobState.QUEUED]
+        return [key for key in queued if ids.array_of(key[1]) is None]
 
     def _writes(self, turn: Turn) -> list[Write]:
         """Jobs by their acceptance: a standby lists them in the order in which it hears of them."""

@@ -156,7 +156,7 @@ def _take_facts(cluster: Cluster, node: Node, beat: Beat, effects: Effects) -> N
 
 def take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
     """Liveness, readiness and what the GPUs measured; the placer hears of what matters to it."""
-    before = filters.node_block(node), filters.is_sampled(node)
+    before = _readiness(node)
     node.last_beat, node.last_beat_at = now.mono, now.at
     cluster.beat_order[node.name] = None
     cluster.beat_order.move_to_end(node.name)
@@ -164,6 +164,7 @@ def take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
     node.is_adopting, node.is_stopping = beat["adopting"], beat["stopping"]
     node.sample_age_s = beat["sample_age_s"]
     has_changed = _take_samples(node, beat["samples"], cluster.settings)
+    node.samples = beat["samples"]
     if now.mono - node.rival_beat > cluster.settings.lost_s:
         node.rival = None
     is_whole = any(reason["gpu"] is None for reason in node.reasons) if node.reasons else False
@@ -171,12 +172,20 @@ def take_condition(cluster: Cluster, node: Node, beat: Beat, now: Now) -> None:
     applied = beat["applied"]
     if not node.is_proven and applied and tuple(applied["token"]) == cluster.token:
         node.is_proven = True
-    if has_changed or (filters.node_block(node), filters.is_sampled(node)) != before:
+    if has_changed or _readiness(node) != before:
         cluster.nodes_changed.add(node.name)
+
+
+def _readiness(node: Node) -> tuple[object, ...]:
+    """What of a beat decides whether a node takes work at all, but for its GPUs."""
+    is_sampled = filters.is_sampled(node)
+    return (node.state, node.is_proven, node.is_stopping, node.is_adopting, is_sampled)
 
 
 def _take_samples(node: Node, samples: list[GpuSample], settings: Settings) -> bool:
     """True if one of its GPUs takes work now that did not before, or the other way round."""
+    if samples is node.samples:
+        return False
     has_changed = False
     measured = {sample["uuid"]: sample for sample in samples}
     for uuid, gpu in node.gpus.items():
@@ -226,6 +235,8 @@ def _refuse_strangers(node: Node, beat: Beat, later: set[AttemptRef], effects: E
     """What its host runs and nobody wants is refused by name until it is over: attempts that were
     proven over without it, or of a forgotten node that is back. An agent that adopts keeps what is
     over too until it was named."""
+    if not beat["attempts"] and not node.refused:
+        return
     asked = {
         (report["tenant"], report["job"], report["attempt"])
         for report in beat["attempts"]

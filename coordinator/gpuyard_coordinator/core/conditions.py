@@ -41,6 +41,7 @@ def take_condition(node: Node, condition: Condition) -> None:
     if node.aside is not None and aside is not None:
         node.aside.is_open = aside[0]
         node.aside.trial = None if aside[1] is None else (*aside[1],)
+    node.samples = None
     for uuid, gpu in node.gpus.items():
         gpu.sample = measured(uuid, faults.get(uuid))
 

@@ -36,6 +36,8 @@ class History(NamedTuple):
 
 def settled(history: History, held: Amounts, now_ms: int) -> History:
     """The history as of `now_ms` of one who held the same since it was settled last."""
+    if history.until_ms == now_ms:
+        return history  # as for all but the first of those that start or end in one turn
     since = max(history.until_ms, (now_ms // SLOT_MS - _LONGEST_SLOTS) * SLOT_MS)
     spent = _decayed(history.spent, since // SLOT_MS - history.until_ms // SLOT_MS)
     if not any(held):

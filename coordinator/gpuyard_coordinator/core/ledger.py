@@ -233,6 +233,7 @@ def rebuild_gpus(node: Node) -> None:
     node.masks.clear()
     known = {facts["uuid"]: facts for facts in node.facts["gpus"]}
     samples = {uuid: gpu.sample for uuid, gpu in node.gpus.items()}
+    node.samples = None
     node.gpus = {
         uuid: Gpu(facts=facts, sample=samples.get(uuid), cordon=node.cordons.get(uuid))
         for uuid, facts in sorted(known.items(), key=lambda item: item[1]["index"])

@@ -407,6 +407,8 @@ class Node:
     former_boot_id: str | None = None
     """The boot before this one, as far as this leader has seen it: its beats are late ones."""
     gpus: dict[str, Gpu] = field(default_factory=dict)
+    samples: list[GpuSample] | None = field(default=None, compare=False)
+    """Those of the last beat, which its GPUs have; None where that is not certain."""
     cpu_milli_used: int = 0
     memory_mib_used: int = 0
     document_kib_used: int = 0
