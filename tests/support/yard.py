@@ -117,6 +117,8 @@ class Stored:
 class Yard:
     def __init__(self) -> None:
         self.mono = 1000.0
+        self.clock_ahead_s = 0.0
+        """How far the leader's wall clock is set ahead of the true time."""
         self.store = Stored()
         self.agents: dict[str, Agent] = {}
         self.cluster = Cluster("yard01", (1, 1), Settings())
@@ -368,7 +370,7 @@ class Yard:
         return Now(self.mono, self._at(0))
 
     def _at(self, later_s: float) -> str:
-        at = _EPOCH + timedelta(seconds=self.mono + later_s)
+        at = _EPOCH + timedelta(seconds=self.mono + self.clock_ahead_s + later_s)
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def job(self, id: str = "j", *, tenant: str = TENANT) -> Job:

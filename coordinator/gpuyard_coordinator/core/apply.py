@@ -78,6 +78,7 @@ def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:
             operations.go_on_forgetting(cluster, now, effects)
             operations.judge_drains(cluster, now, effects)
             setaside.judge(cluster, now)
+            times.look_at_clock(cluster, now)
             waiting.release_due(cluster, now, effects)
             times.judge(cluster, now, effects)
         case _:

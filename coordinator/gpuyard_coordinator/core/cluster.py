@@ -62,6 +62,8 @@ class Cluster:
     """What each tenant held of late, up to the last change of it."""
     clock_zero_ms: int = 0
     """When the monotonic clock of this leader read 0, in milliseconds since 1970."""
+    wall_zero_ms: int = 0
+    """The same by what the wall clock says now, which may have been set since."""
     reservations: Reservations = field(default_factory=Reservations)
     """Nodes whose room is kept for a waiting job; the planner's own, derived, never stored."""
     tenants_eased: set[str] = field(default_factory=set)

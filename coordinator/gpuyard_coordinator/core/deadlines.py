@@ -39,6 +39,10 @@ class Deadlines(Generic[Key]):
         due, key = self._heap[0]
         return self._due.get(key) != due
 
+    def filed(self) -> list[Key]:
+        """The keys that wait, in no order."""
+        return list(self._due)
+
     def items(self) -> list[tuple[Key, float]]:
         """What is filed, with its time, in no order."""
         return list(self._due.items())

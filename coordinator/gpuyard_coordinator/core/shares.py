@@ -38,7 +38,7 @@ def drop_share(cluster: Cluster, tenant: str) -> None:
 
 def resume(cluster: Cluster, now: Now) -> None:
     """Settles every tenant's history up to `now`, from his document and his live attempts."""
-    cluster.clock_zero_ms = unix_ms(now.at) - int(now.mono * 1000)
+    cluster.clock_zero_ms = cluster.wall_zero_ms = unix_ms(now.at) - int(now.mono * 1000)
     now_ms = cluster.clock_ms(now)
     given: defaultdict[str, list[tuple[int, Amounts]]] = defaultdict(list)
     for node in cluster.nodes.values():

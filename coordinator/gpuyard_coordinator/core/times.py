@@ -1,7 +1,7 @@
 """A job's own times: before its start it waits, by its deadline it has ended or is ended.
 
 Both are absolute from the acceptance on. They are of the wall clock, which may be set: what is due
-by the monotonic clock is looked at again, at least once a day.
+by the monotonic clock is looked at again, at least once a day, and all that waits once it was set.
 """
 
 from typing import Any, Final
@@ -13,9 +13,12 @@ from gpuyard.model.reasons import EndReason
 from gpuyard_coordinator.core import follow_ups, waiting
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.moments import later
+from gpuyard_coordinator.core.moments import later, unix_ms
 from gpuyard_coordinator.core.state import Now
 
+CLOCK_SET_MS: Final = 500
+"""A wall clock that went so much further than the monotonic one between two looks was set: what
+keeps it right in small steps moves it by less than a millisecond a second."""
 _FIELDS: Final = ("not_before", "deadline")
 
 
@@ -39,6 +42,21 @@ def fault(spec: dict[str, Any], now: Now) -> FieldFault | None:
         text = f"{deadline} is not after not_before, {start}: it could never run"
         return FieldFault("deadline", "out_of_range", text)
     return None
+
+
+def look_at_clock(cluster: Cluster, now: Now) -> None:
+    """Once the wall clock was set: nobody waits by what it said before, as by that of a host which
+    came up an hour behind and was put right since."""
+    zero_ms = unix_ms(now.at) - int(now.mono * 1000)
+    before, cluster.wall_zero_ms = cluster.wall_zero_ms, zero_ms
+    if abs(zero_ms - before) < CLOCK_SET_MS:
+        return
+    for key in cluster.delays.filed():
+        if (job := cluster.jobs.get(key)) is not None:
+            waiting.file_delay(cluster, job, now)
+    for key in cluster.deadlines.filed():
+        if (job := cluster.jobs.get(key)) is not None:
+            waiting.file_deadline(cluster, job, now)
 
 
 def judge(cluster: Cluster, now: Now, effects: Effects) -> None:

@@ -34,14 +34,20 @@ def place(cluster: Cluster, job: Job, now: Now) -> None:
     if (code := closed(cluster, job)) is not None:
         _park(cluster, job, code)
         return
-    left_s = 0.0
-    if job.not_before is not None:
-        left_s = seconds_until(now.at, job.not_before, most=LOOKED_AT_S)
-    if left_s > 0:
+    if file_delay(cluster, job, now):
         _park(cluster, job, VerdictCode.NOT_BEFORE)
-        cluster.delays.file(job.key, now.mono + left_s)
     else:
+        cluster.delays.drop(job.key)
         _line_up(cluster, job)
+
+
+def file_delay(cluster: Cluster, job: Job, now: Now) -> bool:
+    """Puts the job in line when its time has come; False where it has."""
+    if job.not_before is None:
+        return False
+    left_s = seconds_until(now.at, job.not_before, most=LOOKED_AT_S)
+    cluster.delays.file(job.key, now.mono + left_s)
+    return left_s > 0
 
 
 def file_deadline(cluster: Cluster, job: Job, now: Now) -> None:

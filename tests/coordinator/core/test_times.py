@@ -58,6 +58,39 @@ def test_a_retry_does_not_wait_for_a_time_that_is_past(yard: Yard) -> None:
     assert yard.plan() == 1
 
 
+@pytest.mark.parametrize("ahead_s", [-3600.0, -1.0])
+def test_a_clock_that_is_put_right_keeps_no_retry_waiting(yard: Yard, ahead_s: float) -> None:
+    """A leader that took over with a wrong clock counted from there how long each has to wait."""
+    yard.submit("j", retries={"max": 1, "when": ["user"], "backoff": "10s"})
+    yard.plan()
+    yard.start()
+    yard.end(exit_code=1)
+    yard.clock_ahead_s = ahead_s
+    yard.restart()
+    yard.spend(1)
+    yard.clock_ahead_s = 0.0
+    for _ in range(14):
+        yard.spend(1)
+    assert yard.plan() == 1
+
+
+def test_a_clock_that_is_put_right_keeps_start_and_deadline_true(yard: Yard) -> None:
+    yard.submit("starts", not_before="100s")
+    yard.submit("ends", deadline="100s", hold=True)
+    yard.clock_ahead_s = -3600.0
+    yard.restart()
+    yard.spend(1)
+    assert yard.plan() == 0
+    yard.clock_ahead_s = 0.0
+    yard.spend(90)
+    assert yard.plan() == 0
+    assert yard.states("starts", "ends") == ["queued", "queued"]
+    yard.spend(10)
+    yard.spend(1)
+    assert yard.states("ends") == ["failed"] and yard.job("ends").reason == "deadline_exceeded"
+    assert yard.plan() == 1
+
+
 def test_a_job_that_waits_at_its_deadline_ends_there(yard: Yard) -> None:
     yard.submit("j", deadline="100s", hold=True)
     yard.restart()
