@@ -1,7 +1,8 @@
 """Thousands of simulated agents in one process, as light as the protocol lets them be.
 
 `python -m benchmarks.light_fleet URL NODES`. Each node beats on time and at once on news, with the
-body of an agent with 8 GPUs, and has a reply subject of its own for each beat. Its jobs take no
+body of an agent with 8 GPUs, and has a reply subject of its own for each beat. Its GPUs are measured
+for each beat on time, as an agent measures them, so that no two of these are alike. Its jobs take no
 time: one that a wanted document names is reported as running, and as ended once the answer to that
 beat has come, so that every transition of it is committed. When its entry has left the wanted
 document, its end is.
@@ -26,6 +27,8 @@ EVERY_S: Final = 2.0
 STATUS: Final = "bench.fleet"
 ENDLESS: Final = "endless"
 _SLICE_S: Final = 0.02
+_TEMPERATURE: Final = b"\xadtemperature_c"
+"""That key in msgpack; the degrees follow in one byte."""
 _CHANGING: Final = ("seq", "applied", "attempts")
 _RUNNING: Final = {
     "state": "running",
@@ -76,7 +79,9 @@ class Fleet:
         while True:
             due = int((time.monotonic() - began) / EVERY_S * len(nodes))
             while number < due:
-                await self._send(nodes[number % len(nodes)])
+                node = nodes[number % len(nodes)]
+                node.measure()
+                await self._send(node)
                 number += 1
             await asyncio.sleep(_SLICE_S)
 
@@ -146,8 +151,13 @@ class _Node:
         """The first beat that says so, of each attempt that is not over."""
         self._over: set[Key] = set()
         static = {k: v for k, v in beat(name).items() if k not in _CHANGING}
-        self._static = codec.encode(static)
+        self._static = bytearray(codec.encode(static))
         self._entries = len(static)
+        self._warmth = self._static.index(_TEMPERATURE) + len(_TEMPERATURE)
+
+    def measure(self) -> None:
+        """One GPU is warmer, or cooler, than it was."""
+        self._static[self._warmth] = 40 + self.seq % 32
 
     def body(self) -> bytes:
         self.seq += 1
@@ -157,7 +167,8 @@ class _Node:
         # Two packed maps as one: the header with both sizes, then the entries of both.
         entries = self._entries + len(changing)
         header = b"\xde" + entries.to_bytes(2, "big")
-        return header + self._static[_header_bytes(self._entries) :] + codec.encode(changing)[1:]
+        static = bytes(self._static[_header_bytes(self._entries) :])
+        return header + static + codec.encode(changing)[1:]
 
     def take(self, document: Mapping[str, Any]) -> tuple[int, int]:
         """How many jobs of it are new here, and of how many the end is committed."""
