@@ -287,7 +287,8 @@ class Planner:
             if masked is not shape:
                 self._held_back[shape] = masked.excluded - shape.excluded
             return False
-        self._reserving.started(job.key)
+        nodes = [placement.node for placement in placements]
+        self._reserving.placed(job, nodes, self._on_nodes, self._now)
         first, *others = placements
         plan.placements.append(Assigned(tenant, id, first.node, first.gpus, tuple(others)))
         return True

@@ -119,6 +119,10 @@ class Reservations:
                 return True
         return False
 
+    def touched(self, node: str, shape: Shape, now: float) -> list[Reservation]:
+        """Those of a node for which a job there now is in the way, in the order they were made."""
+        return [held for held in self.by_node.get(node, ()) if _is_touched(held, shape, now)]
+
     @contextmanager
     def set_aside(self, job: JobKey) -> Iterator[None]:
         """Within it a job's own reservation is none: for what-ifs of another request of it."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core import backfill, explain, filters, gang_room, preemption
-from gpuyard_coordinator.core.clearing import Planned, Site
+from gpuyard_coordinator.core.clearing import Planned, Site, suffices
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.events import Preempted
@@ -72,6 +72,8 @@ class Reserving:
     """Nodes that take work and might hold a shape, of this plan."""
     _doomed: set[JobKey] = field(default_factory=set)
     """Jobs that this plan stops."""
+    _overtaken: set[Shape] = field(default_factory=set)
+    """Of claims that ended for want of room since shapes were last told; to be looked at."""
     _by_harm: dict[tuple[Shape, Rank], list[tuple[Harm, str]]] = field(default_factory=dict)
     """A heap of nodes on which jobs might be stopped, of this plan; no harm is less than told."""
 
@@ -86,7 +88,7 @@ class Reserving:
         if is_new_inventory:
             self._impossible.clear()
         self._cooling = {key: end for key, end in self._cooling.items() if end > now.mono}
-        opened: set[Shape] = set()
+        opened, self._overtaken = self._overtaken, set()
         for held in list(self.cluster.reservations.by_job.values()):
             if not self._holds(held, changed, now):
                 self._end(held, now)
@@ -128,9 +130,14 @@ class Reserving:
         self._impossible = {read_shape(shape) for shape in memory["impossible"]}
         self._busy_until, self._next_node = memory["busy_until"], memory["next_node"]
 
-    def started(self, key: JobKey) -> None:
-        """What was kept for a job that has a place now is for others again."""
-        self.cluster.reservations.drop(key)
+    def placed(self, job: Job, nodes: Iterable[str], planned: OnNodes, now: Now) -> None:
+        """What was kept for a job that has its place now is for others again. A claim of one who
+        comes after it, and whose room it took, has come to nothing."""
+        own = self.cluster.reservations.drop(job.key)
+        kept = own.nodes if own is not None else ()
+        for node in nodes:
+            if node not in kept:
+                self._end_overtaken(node, job.shape, planned, now)
 
     def review(self, planned: OnNodes, is_over: Callable[[Shape], bool], now: Now) -> set[Shape]:
         """Ends what the plan so far leaves no use for, as the begin of the next one would: its
@@ -142,7 +149,8 @@ class Reserving:
         ]
         for held in ended:
             self._end(held, now)
-        return {held.shape for held in ended}
+        overtaken, self._overtaken = self._overtaken, set()
+        return overtaken.union(held.shape for held in ended)
 
     def blocked(self, job: Job, planned: OnNodes, now: Now) -> tuple[bool, list[Preempted]]:
         """What is done for a job that has no place.
@@ -195,6 +203,20 @@ class Reserving:
         if not all(self._is_able(name, held.shape) for name in held.nodes if name in changed):
             return False
         return explain.limit_anywhere(self.cluster, held.shape) is None
+
+    def _end_overtaken(self, node: str, shape: Shape, planned: OnNodes, now: Now) -> None:
+        """Of several claims those that were made last go first."""
+        for held in reversed(self.cluster.reservations.touched(node, shape, now.mono)):
+            if held.is_claim and not self._has_room(held, node, planned):
+                self._end(held, now)
+                self._overtaken.add(held.shape)
+
+    def _has_room(self, held: Reservation, node: str, planned: OnNodes) -> bool:
+        """Whether a claim still has its place on a node once what stops there has ended."""
+        job = self.cluster.jobs[held.job]
+        with self.cluster.reservations.set_aside(held.job):
+            site = self._site(self.cluster.nodes[node], job, planned)
+        return site is not None and suffices(site, held.shape, site.stopping)
 
     def _is_able(self, name: str, shape: Shape) -> bool:
         node = self.cluster.nodes.get(name)

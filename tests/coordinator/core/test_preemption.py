@@ -187,6 +187,71 @@ def test_a_claim_that_comes_to_nothing_cools_down() -> None:
     assert len(stopping(yard)) == 1
 
 
+def claimants(yard: Yard) -> list[str]:
+    return [id for (_, id), held in yard.cluster.reservations.by_job.items() if held.is_claim]
+
+
+def test_a_claim_ends_when_one_who_comes_before_takes_the_room() -> None:
+    yard = full(10, 10)
+    yard.submit("claims", gpus=1, priority=20)
+    yard.plan()
+    (first,) = stopping(yard)
+    stop(yard, first)
+    yard.submit("urgent", gpus=1, priority=90)
+    yard.plan()
+    assert yard.states("urgent", "claims") == ["assigned", "queued"]
+    assert claimants(yard) == [] and stopping(yard) == []
+    yard.spend(COOL_DOWN_S)
+    yard.plan()
+
+    assert claimants(yard) == ["claims"] and len(stopping(yard)) == 1
+
+
+def test_of_several_claims_the_last_ends_when_one_place_is_taken() -> None:
+    yard = full(10, 10)
+    for id in ("first", "last"):
+        yard.submit(id, gpus=1, priority=20)
+    yard.plan()
+    assert claimants(yard) == ["first", "last"]
+    stop(yard, "j1")
+    yard.submit("urgent", gpus=1, priority=90)
+    yard.plan()
+    assert claimants(yard) == ["first"]
+    stop(yard, "j0")
+    yard.plan()
+
+    assert yard.states("urgent", "first", "last") == ["assigned", "assigned", "queued"]
+
+
+def test_a_claim_of_a_gang_ends_when_the_room_of_one_member_is_taken() -> None:
+    yard = Yard()
+    for node in ("a", "b"):
+        yard.node(node, gpus=1)
+        run(yard, f"on-{node}", node=node)
+    yard.spend(60)
+    yard.submit("gang", gpus=1, nodes=2, priority=20)
+    yard.plan()
+    assert claimants(yard) == ["gang"]
+    stop(yard, "on-b")
+    yard.submit("urgent", gpus=1, priority=90)
+    yard.plan()
+
+    assert yard.states("urgent") == ["assigned"] and claimants(yard) == []
+
+
+def test_a_claim_stays_where_one_who_comes_before_leaves_it_room() -> None:
+    yard = Yard()
+    yard.node("a", gpus=3, cpus=8)
+    run(yard, "large", gpus=2, cpus=8)
+    yard.spend(60)
+    yard.submit("claims", gpus=1, cpus=8, priority=20)
+    yard.plan()
+    yard.submit("urgent", gpus=1, priority=90)
+    yard.plan()
+
+    assert yard.states("urgent") == ["assigned"] and claimants(yard) == ["claims"]
+
+
 specs = st.lists(
     st.fixed_dictionaries(
         {
