@@ -185,7 +185,7 @@ class Leader:
         if turn.writes:
             async with self._storing(self.store.commit(turn.writes)):
                 packed = self._pack(turn)
-                if self._has_a_full_turn() and not turn.queries:
+                if self._goes_on_at_once() and not turn.queries:
                     ahead = await self._decide()
             self.commits += 1
         else:
@@ -205,9 +205,11 @@ class Leader:
         turn.writes = self._writes(turn)
         return turn
 
-    def _has_a_full_turn(self) -> bool:
-        """Else it is better to wait for what else comes: fewer commits, and sooner told."""
-        return len(self.beats) >= BEATS_PER_TURN or self.planner.is_behind
+    def _goes_on_at_once(self) -> bool:
+        """A whole turn waits. Else it is better to wait for what comes besides: fewer commits, and
+        sooner told."""
+        is_full = len(self.beats) >= BEATS_PER_TURN or self.planner.is_behind
+        return is_full and not self._is_stopping
 
     @asynccontextmanager
     async def _storing(self, work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:

@@ -211,6 +211,16 @@ async def test_a_turn_that_was_decided_ahead_is_committed_and_told_after_the_one
     assert len(second.outcomes) == 1
 
 
+async def test_who_is_to_stop_decides_nothing_ahead() -> None:
+    scene = Scene(Flood(BEATS_PER_TURN))
+    scene.leading.stop()
+    turning = asyncio.create_task(scene.leading.turn())
+    await scene.go_on()
+    scene.store.commits[0][1].set_result(1)
+    assert await turning is None
+    assert len(scene.first.outcomes) == 1
+
+
 async def test_of_two_turns_nothing_is_told_where_the_first_was_not_stored() -> None:
     scene = Scene(Flood(BEATS_PER_TURN))
     turning = asyncio.create_task(scene.leading.turn())
