@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 
 from gpuyard.bus import Bus
-from gpuyard.errors import NotAllowed
+from gpuyard.errors import NotAllowed, Unavailable
 from gpuyard.messages import Token
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.state import Settings
@@ -121,7 +121,10 @@ class Daemon:
             log.warning("deposed", refused_writes=leading.refused_writes)
         elif isinstance(outcome, Exception):
             # Whatever it was, what is committed is sound: somebody begins again from there.
-            log.error("leading failed", exc_info=outcome)
+            if isinstance(outcome, Unavailable):
+                log.warning("leading ends: the bus is away", fault=str(outcome))
+            else:
+                log.error("leading failed", exc_info=outcome)
             await asyncio.sleep(AFTER_FAULT_S)
 
 
