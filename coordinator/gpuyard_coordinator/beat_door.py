@@ -32,9 +32,16 @@ class _Known:
 
     node: str
     facts: NodeFacts
-    packed: dict[str, bytes]
-    """The facts, and the samples where they may come again, by their key in a beat."""
+    packed_facts: bytes
     samples: list[GpuSample] = field(default_factory=lambda: _NOTHING)
+    packed_samples: bytes = b""
+    """Empty where they are not likely to come again."""
+
+    def packed(self) -> dict[str, bytes]:
+        """By their keys in a beat."""
+        if not self.packed_samples:
+            return {_FACTS: self.packed_facts}
+        return {_FACTS: self.packed_facts, _SAMPLES: self.packed_samples}
 
 
 class BeatDoor:
@@ -59,11 +66,11 @@ class BeatDoor:
         """None where the facts are not those that are known."""
         if message.is_json:
             return None
-        body = codec.decode_except(message.data, known.packed)
+        body = codec.decode_except(message.data, known.packed())
         if body is None or body[_FACTS] is not None:
             return None
         body[_FACTS] = NO_FACTS  # theirs were checked before
-        has_same_samples = _SAMPLES in known.packed and body[_SAMPLES] is None
+        has_same_samples = bool(known.packed_samples) and body[_SAMPLES] is None
         if has_same_samples:
             body[_SAMPLES] = _NOTHING
         beat = _BEAT.validate_python(body)
@@ -75,10 +82,10 @@ class BeatDoor:
             return beat
         _share_usual(beat["samples"])
         if is_news:
-            known.packed[_SAMPLES] = codec.packed_value(message.data, _SAMPLES)
+            known.packed_samples = codec.packed_value(message.data, _SAMPLES)
             known.samples = beat["samples"]
-        elif known.packed.pop(_SAMPLES, None) is not None:
-            known.samples = _NOTHING
+        elif known.packed_samples:
+            known.packed_samples, known.samples = b"", _NOTHING
         return beat
 
     def _read_whole(self, message: Message) -> Beat:
@@ -90,7 +97,7 @@ class BeatDoor:
             raise RemoteProtocolError("a beat under another node's name")
         if not message.is_json:
             beat["facts"] = cast(NodeFacts, _compact(beat["facts"], {}))
-            packed = {_FACTS: codec.packed_value(message.data, _FACTS)}
+            packed = codec.packed_value(message.data, _FACTS)
             self._known[message.subject] = _Known(node, beat["facts"], packed)
         _share_usual(beat["samples"])
         return beat
