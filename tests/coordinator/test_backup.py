@@ -173,6 +173,23 @@ async def test_a_running_leader_is_deposed_and_writes_nothing_over_it(
     assert not [key for key in keys if key.startswith("wal.")]
 
 
+async def test_a_leader_of_a_bus_that_was_lost_writes_nothing_into_the_restored_one(
+    bus: Bus, leadership: Leadership
+) -> None:
+    """Sequences begin anew on an empty bus: that of the restore's epoch must not be its own."""
+    store = Store(bus.jetstream, token=await leadership.acquire())
+    await store.commit([put("job.t.before", {"v": 1})])
+    await bus.jetstream.call(f"STREAM.DELETE.{subjects.STATE_STREAM}")
+    await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
+    await put_back(bus, backup_of({"job.t.kept": 1}))
+    with pytest.raises(Fenced):
+        await store.commit([put("job.t.after", {"v": 1})])
+    with pytest.raises(Fenced):
+        await store.checkpoint()
+    jobs = [key for key in await stored_keys(bus) if key.startswith(("job.", "wal."))]
+    assert jobs == ["job.t.kept"]
+
+
 async def test_what_the_bus_knows_of_jobs_stays_and_tenants_become_as_in_the_file(
     bus: Bus, leadership: Leadership
 ) -> None:

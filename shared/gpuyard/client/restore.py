@@ -207,10 +207,12 @@ async def _take_over(
             "restoring": checksum,
             "fresh": is_fresh,
         }
+        # The epoch first: on an empty bus that is number 1, which no leader of the bus that was lost
+        # can have, since the lease comes before it there. One that does not know yet is kept out.
         batch = [
+            _conditional(subjects.EPOCH_KEY, record, epoch),
             _conditional(subjects.YARD_KEY, codec.encode(document), yard),
             _conditional(subjects.LEASE_KEY, record, lease)._replace(ttl_s=LEASE_S),
-            _conditional(subjects.EPOCH_KEY, record, epoch),
         ]
         try:
             ack = await jetstream.publish_batch(batch)
@@ -223,7 +225,7 @@ async def _take_over(
             jetstream,
             yard=backup.yard,
             generation=generation,
-            epoch=ack.sequence,
+            epoch=ack.sequence - len(batch) + 1,
             record=record,
             deposed=lease is not None and not lease.is_marker and lease.data != record,
         )
