@@ -128,7 +128,10 @@ class PrivateEngine(Engine):
 
     def freeze(self) -> None:
         """Stops dockerd with SIGSTOP: its socket accepts and nothing answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # The last of its threads may go on for a moment, and answer.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         """Lets a frozen dockerd go on."""
