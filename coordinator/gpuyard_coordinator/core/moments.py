@@ -14,6 +14,12 @@ def unix_ms(at: str) -> int:
     return round(datetime.fromisoformat(at).timestamp() * 1000)
 
 
+def zero_ms(at: str, mono_s: float) -> int:
+    """What a wall clock that says `at` said, in milliseconds since 1970, when the monotonic clock,
+    which says `mono_s` now, was at 0."""
+    return unix_ms(at) - int(mono_s * 1000)
+
+
 def seconds_until(at: str, moment: str, *, most: float) -> float:
     """Seconds from `at` to `moment`, within 0 and `most`: a clock that was set in between makes
     nobody wait longer than he would have."""

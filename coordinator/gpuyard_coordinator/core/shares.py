@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.history import KEPT_S, Amounts, History, settled
-from gpuyard_coordinator.core.moments import unix_ms
+from gpuyard_coordinator.core.moments import unix_ms, zero_ms
 from gpuyard_coordinator.core.state import Attempt, Job, Now
 
 DOCUMENT_KEPT_S: Final = KEPT_S
@@ -38,7 +38,7 @@ def drop_share(cluster: Cluster, tenant: str) -> None:
 
 def resume(cluster: Cluster, now: Now) -> None:
     """Settles every tenant's history up to `now`, from his document and his live attempts."""
-    cluster.clock_zero_ms = cluster.wall_zero_ms = unix_ms(now.at) - int(now.mono * 1000)
+    cluster.clock_zero_ms = cluster.wall_zero_ms = zero_ms(now.at, now.mono)
     now_ms = cluster.clock_ms(now)
     given: defaultdict[str, list[tuple[int, Amounts]]] = defaultdict(list)
     for node in cluster.nodes.values():

@@ -13,7 +13,7 @@ from gpuyard.model.reasons import EndReason
 from gpuyard_coordinator.core import follow_ups, waiting
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
-from gpuyard_coordinator.core.moments import later, unix_ms
+from gpuyard_coordinator.core.moments import later, zero_ms
 from gpuyard_coordinator.core.state import Now
 
 CLOCK_SET_MS: Final = 500
@@ -47,9 +47,8 @@ def fault(spec: dict[str, Any], now: Now) -> FieldFault | None:
 def look_at_clock(cluster: Cluster, now: Now) -> None:
     """Once the wall clock was set: nobody waits by what it said before, as by that of a host which
     came up an hour behind and was put right since."""
-    zero_ms = unix_ms(now.at) - int(now.mono * 1000)
-    before, cluster.wall_zero_ms = cluster.wall_zero_ms, zero_ms
-    if abs(zero_ms - before) < CLOCK_SET_MS:
+    before, cluster.wall_zero_ms = cluster.wall_zero_ms, zero_ms(now.at, now.mono)
+    if abs(cluster.wall_zero_ms - before) < CLOCK_SET_MS:
         return
     for key in cluster.delays.filed():
         if (job := cluster.jobs.get(key)) is not None:
