@@ -21,7 +21,7 @@ from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import JobState
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import arrays, documents, follow_ups, quota, shares
+from gpuyard_coordinator.core import arrays, follow_ups, quota
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
@@ -41,8 +41,9 @@ from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.out_records import PackedMessage, encode_record, packed_records
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.record import Recorder
-from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
+from gpuyard_coordinator.store import Fenced, Store, Write, put
 from gpuyard_coordinator.telling import Packed, Teller
+from gpuyard_coordinator.turn_writes import writes_of
 
 TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
@@ -53,9 +54,6 @@ WRITES_PER_TURN: Final = 250
 """Keys that a turn may change before it commits; well below the 399 of a commit."""
 KIB_PER_TURN: Final = 3072
 PLACEMENTS_PER_TURN: Final = 100
-DONE_KEPT_S: Final = 30 * 86_400
-CANCEL_KEPT_S: Final = 86_400
-"""How long a cancel that came before its job is remembered."""
 _UNTIL_SENT: Final = 2
 """Rounds of the event loop: in the second one the client's flusher writes what was published."""
 
@@ -202,7 +200,8 @@ class Leader:
         turn.plan = self._plan(turn)
         turn.outs = list(enumerate(packed_records(turn.effects.out), self.next_out))
         self.next_out += len(turn.outs)
-        turn.writes = self._writes(turn)
+        turn.writes = writes_of(self.cluster, turn.effects)
+        turn.writes += [put(subjects.out_key(n), encode_record(out)) for n, out in turn.outs]
         return turn
 
     def _goes_on_at_once(self) -> bool:
@@ -303,34 +302,6 @@ class Leader:
         jobs = (job for key in effects.jobs if (job := self.cluster.jobs.get(key)) is not None)
         queued = [job.key for job in jobs if job.state is JobState.QUEUED]
         return [key for key in queued if ids.array_of(key[1]) is None]
-
-    def _writes(self, turn: Turn) -> list[Write]:
-        """Jobs by their acceptance: a standby lists them in the order in which it hears of them."""
-        cluster, effects = self.cluster, turn.effects
-        jobs = [job for key in effects.jobs if (job := cluster.jobs.get(key)) is not None]
-        writes = [
-            put(subjects.job_key(*job.key), documents.encode_job(job))
-            for job in sorted(jobs, key=lambda job: job.submit_seq)
-        ]
-        writes += [delete(subjects.job_key(*key)) for key in sorted(effects.deleted)]
-        for key, done in effects.done.items():
-            ttl_s = CANCEL_KEPT_S if done.is_early_cancel else DONE_KEPT_S
-            writes.append(put(subjects.done_key(*key), done.packed, ttl_s=ttl_s))
-        for name in sorted(effects.nodes):
-            node = documents.node_document(cluster.nodes[name])
-            writes.append(put(subjects.node_key(name), dict(node)))
-        writes += [delete(subjects.node_key(name)) for name in sorted(effects.forgotten)]
-        for name in sorted(effects.tenants):
-            tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
-            writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
-        for name in sorted(effects.shares):
-            share = shares.share_document(cluster, name)
-            writes.append(put(subjects.share_key(name), share, ttl_s=shares.DOCUMENT_KEPT_S))
-        if effects.mix:
-            writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
-        for n, messages in turn.outs:
-            writes.append(put(subjects.out_key(n), encode_record(messages)))
-        return writes
 
     async def _tidy(self) -> None:
         """Lets go of relayed records, most of them before the bucket ever had them, and moves one

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gpuyard import codec, subjects
-from gpuyard_coordinator.core import documents, shares
+from gpuyard import codec
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.plan import Plan, Planner
 from gpuyard_coordinator.core.state import Now
 from gpuyard_coordinator.record import Recorder
 from gpuyard_coordinator.simulate.replay import Replay, replay_frames
-from gpuyard_coordinator.store import Write, delete, put
+from gpuyard_coordinator.store import Write
+from gpuyard_coordinator.turn_writes import writes_of
 
 _LENGTH = 4
 
@@ -54,7 +54,7 @@ class Recording:
         if self._limit is None:
             # A look at the planner between commits would take in what changed.
             self._recorder.notice(0)
-        for write in _writes(cluster, effects):
+        for write in writes_of(cluster, effects):
             self._writes[write.key] = write
 
     def before_plan(self, limit: int) -> None:
@@ -83,21 +83,3 @@ def frames_of(data: bytes) -> Iterator[dict[str, Any]]:
         begin = at + _LENGTH
         at = begin + int.from_bytes(data[at:begin], "big")
         yield codec.decode_own(data[begin:at])
-
-
-def _writes(cluster: Cluster, effects: Effects) -> list[Write]:
-    jobs = [job for key in sorted(effects.jobs) if (job := cluster.jobs.get(key)) is not None]
-    writes = [put(subjects.job_key(*job.key), documents.encode_job(job)) for job in jobs]
-    writes += [delete(subjects.job_key(*key)) for key in sorted(effects.deleted)]
-    for name in sorted(effects.nodes):
-        node = documents.node_document(cluster.nodes[name])
-        writes.append(put(subjects.node_key(name), dict(node)))
-    writes += [delete(subjects.node_key(name)) for name in sorted(effects.forgotten)]
-    for name in sorted(effects.tenants):
-        tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
-        writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
-    for name in sorted(effects.shares):
-        writes.append(put(subjects.share_key(name), shares.share_document(cluster, name)))
-    if effects.mix:
-        writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
-    return writes
