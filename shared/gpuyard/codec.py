@@ -130,7 +130,7 @@ def decode_except(data: bytes, known: Mapping[str, bytes]) -> dict[str, Any] | N
         return None
     if _is_odd(rest):
         _check_levels(body, with_leaves=True)
-    _check_version(body)
+    check_version(body)
     return body
 
 
@@ -160,7 +160,7 @@ def decode_own(data: bytes) -> dict[str, Any]:
         raise RemoteProtocolError(f"the document is not msgpack: {_one_line(fault)}") from fault
     if type(body) is not dict:
         raise RemoteProtocolError("the document is not a map")
-    _check_version(body)
+    check_version(body)
     return body
 
 
@@ -183,7 +183,7 @@ def split_own(data: bytes, key: str, *, at: int) -> tuple[dict[str, Any], bytes]
         except (ValueError, TypeError, msgpack.UnpackException):
             end = data.find(name, end + 1)
             continue
-        _check_version(body)
+        check_version(body)
         return body, data[end + len(name) :]
     return None
 
@@ -236,8 +236,17 @@ def decode(data: bytes, *, headers: Mapping[str, str] | None = None) -> dict[str
     body = _from_json(data) if is_json(data, headers) else _from_msgpack(data)
     if not isinstance(body, dict):
         raise RemoteProtocolError("the body is not a map")
-    _check_version(body)
+    check_version(body)
     return body
+
+
+def check_version(body: Mapping[str, Any]) -> None:
+    """Raises RemoteProtocolError for a `v` that this program does not know; without one it is 1."""
+    version = body.get("v", 1)
+    if type(version) is not int or version < 1:
+        raise RemoteProtocolError("v must be an integer from 1")
+    if version > VERSION:
+        raise RemoteProtocolError(f"v is {version}, and this program knows up to {VERSION}")
 
 
 def peek(data: bytes, key: str, *, headers: Mapping[str, str] | None = None) -> Any:
@@ -344,14 +353,6 @@ def _check_leaves(level: list[Any]) -> None:
     values = chain(chain.from_iterable(map(dict.values, maps)), chain.from_iterable(lists))
     if not all(map(math.isfinite, (value for value in values if type(value) is float))):
         raise RemoteProtocolError("the body has a number that is not finite")
-
-
-def _check_version(body: Mapping[str, Any]) -> None:
-    version = body.get("v", 1)
-    if type(version) is not int or version < 1:
-        raise RemoteProtocolError("v must be an integer from 1")
-    if version > VERSION:
-        raise RemoteProtocolError(f"v is {version}, and this program knows up to {VERSION}")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
