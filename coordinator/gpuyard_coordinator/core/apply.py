@@ -5,6 +5,7 @@ in with them.
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from gpuyard.errors import Conflict, FieldFault, InvalidJob, TooLarge, UnknownThing
@@ -155,27 +156,46 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         )
         _refuse(cluster, refused, now, effects, reason=reason)
         return
-    notice = {"unlimited": True} if tenancy.is_stranger(cluster, event.tenant) else None
     job = _new_job(cluster, event, spec, shape, now)
-    cluster.jobs[key] = job
-    cluster.recently_done.discard(key)
-    effects.done.pop(key, None)
+    _accept(cluster, event, job, notes, now=now, effects=effects)
+    if done is not None and done["state"] == JobState.CANCELLED:
+        message = done["message"] or "cancelled before it was submitted"
+        _end_as_cancelled(cluster, job, message, now, effects)
+    elif _begin_waiting(cluster, event, job, now, effects):
+        _queue(cluster, job, now, effects)
+
+
+def _accept(
+    cluster: Cluster,
+    event: Submitted,
+    job: Job,
+    notes: Sequence[str],
+    *,
+    now: Now,
+    effects: Effects,
+) -> None:
+    cluster.jobs[job.key] = job
+    cluster.recently_done.discard(job.key)
+    effects.done.pop(job.key, None)
+    notice = {"unlimited": True} if tenancy.is_stranger(cluster, event.tenant) else None
     message = "; ".join(note for note in (event.note, *notes) if note) or None
     effects.emit(job, EventKind.ACCEPTED, now, message=message, actor=event.user, data=notice)
-    effects.outcomes.append(Outcome(event.ref, key=key))
-    if done is not None and done["state"] == JobState.CANCELLED:
-        lifecycle.end_job(
-            cluster,
-            job,
-            reason=EndReason.CANCELLED,
-            exit_code=None,
-            message=done["message"] or "cancelled before it was submitted",
-            now=now,
-            effects=effects,
-        )
-        return
-    if not _begin_waiting(cluster, event, job, now, effects):
-        return
+    effects.outcomes.append(Outcome(event.ref, key=job.key))
+
+
+def _end_as_cancelled(cluster: Cluster, job: Job, message: str, now: Now, effects: Effects) -> None:
+    lifecycle.end_job(
+        cluster,
+        job,
+        reason=EndReason.CANCELLED,
+        exit_code=None,
+        message=message,
+        now=now,
+        effects=effects,
+    )
+
+
+def _queue(cluster: Cluster, job: Job, now: Now, effects: Effects) -> None:
     if job.array is None:
         cluster.mix.observe(job.shape, job.submit_seq)
     waiting.enqueue(cluster, job, now)
