@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuyard import codec
+from gpuyard_coordinator import fast_codec
 
 PAGE_BYTES: Final = 768 * 1024
 """The bus takes messages of 1 MiB; the rest is for what stands around the items."""
@@ -34,7 +35,7 @@ def fill(
 
     An item whose view is None is passed over; after `MOST_PASSED` of them the page ends.
     """
-    encode = codec.encode_json if as_json else codec.encode
+    encode = codec.encode_json if as_json else fast_codec.encode
     taken: list[bytes] = []
     last: Any = None
     size = passed = 0

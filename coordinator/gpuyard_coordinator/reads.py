@@ -1,8 +1,6 @@
 """What a reader is shown of the committed state: jobs, nodes and the yard, as views."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
@@ -10,10 +8,8 @@ from gpuyard.messages import JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.job import DEFAULT_PRIORITY
-from gpuyard.model.states import JobState, NodeState
+from gpuyard.model.states import JobState
 from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
-from gpuyard.model.verdicts import VerdictCode
-from gpuyard.views.jobs import JobView, job_view
 from gpuyard.views.nodes import GrantView, NodeView, gpu_view, node_view
 from gpuyard.views.tenants import TenantView
 from gpuyard.views.why import WhyView
@@ -24,26 +20,20 @@ from gpuyard_coordinator.core import (
     fairshare,
     fencing,
     filters,
-    instances,
     quota,
     setaside,
     times,
 )
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
-from gpuyard_coordinator.core.explain import PAGE_LOOKS, RecentWords, Words
-from gpuyard_coordinator.core.holdups import holdup
-from gpuyard_coordinator.core.lineup import Lineup
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.overtaking import Asked
 from gpuyard_coordinator.core.plan import Planner
-from gpuyard_coordinator.core.roster import Roster
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Job, Node, Now, Settings
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Now
 from gpuyard_coordinator.core.why import not_waiting, why, why_asked
 
 MAX_PAGE: Final = 1000
 PREFIX_LENGTH: Final = 4
-Filter = Callable[[Mapping[str, Any]], bool]
 
 
 def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
@@ -94,122 +84,10 @@ def _is_named(job: Job, text: str) -> bool:
     return job.name == text and ids.array_of(job.id) is None
 
 
-def live_job(
-    cluster: Cluster, job: Job, told: tuple[str, str] | None, position: int | None
-) -> JobView:
-    """A job that is not over, at its position in line; `told` are the code and the message of its
-    verdict, None where it has none or nobody knows; what holds it up comes before."""
-    found = (cluster.nodes.get(part.node) for part in (job.last.parts if job.last else ()))
-    nodes = [node for node in found if node is not None]
-    node = next((n for n in nodes if n.state is NodeState.LOST), nodes[0] if nodes else None)
-    index = {uuid: gpu.facts["index"] for node in nodes for uuid, gpu in node.gpus.items()}
-    reserved = cluster.reservations.by_job.get(job.key)
-    verdict = holdup(cluster, job)
-    if verdict is None and told is not None and not arrays.is_all_begun(cluster, job):
-        verdict = {"code": told[0], "message": told[1], "since": job.queued_at}
-    return job_view(
-        documents.job_document(job),
-        node_state=str(node.state) if node else None,
-        runtime=node.facts["runtime"] if node else None,
-        gpu_index=index,
-        queue_position=position,
-        expected_start_at=None if reserved is None else reserved.start_at,
-        verdict=verdict,
-        state=str(arrays.shown_state(cluster, job)),
-        tasks=None if job.array is None else arrays.states(cluster, job),
-    )
-
-
-def ended_job(document: JobDocument) -> JobView:
-    return job_view(document)
-
-
-@dataclass(slots=True)
-class JobList:
-    """Unfinished jobs for lists; a verdict in one may be as old as `explain.KEPT_S`, a position as
-    `Lineup` says."""
-
-    cluster: Cluster
-    _roster: Roster = field(init=False)
-    _recent: RecentWords = field(default_factory=RecentWords)
-    _lineup: Lineup = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._roster = Roster(self.cluster)
-        self._lineup = Lineup(self.cluster)
-
-    def views(
-        self, tenant: str | None, after: int, keep: Filter, now: float
-    ) -> Iterator[tuple[int, JobView | None]]:
-        """Jobs accepted after `after` (a submit_seq), oldest first, each with its own and with
-        None for a view where `keep` has none of it. `now` is monotonic."""
-        words = Words(self.cluster, PAGE_LOOKS)
-        for job in self._roster.after(after, tenant):
-            is_kept = keep(_listed(self.cluster, job))
-            yield job.submit_seq, self._view(job, words, now) if is_kept else None
-
-    def view(self, job: Job, now: float) -> JobView:
-        return self._view(job, Words(self.cluster), now)
-
-    def explained(self, job: Job, now: float) -> JobView:
-        """The same with its verdict as of now."""
-        is_queued = job.state is JobState.QUEUED
-        return self._at(job, Words(self.cluster).of(job.shape) if is_queued else None, now)
-
-    def _view(self, job: Job, words: Words, now: float) -> JobView:
-        is_queued = job.state is JobState.QUEUED
-        return self._at(job, self._recent.of(job.shape, words, now) if is_queued else None, now)
-
-    def _at(self, job: Job, told: tuple[str, str] | None, now: float) -> JobView:
-        is_queued = job.state is JobState.QUEUED
-        position = self._lineup.position(job, now) if is_queued else None
-        return live_job(self.cluster, job, told, position)
-
-
-def _listed(cluster: Cluster, job: Job) -> dict[str, Any]:
-    """The keys of a job's view that a list may be filtered by."""
-    last = job.last
-    return {
-        "state": arrays.shown_state(cluster, job),
-        "user": job.user,
-        "node": last.node if last is not None and job.state is not JobState.QUEUED else None,
-        "nodes": [part.node for part in last.members] if last is not None else [],
-        "name": job.name,
-        "submitted_at": job.submitted_at,
-    }
-
-
 def node_views(cluster: Cluster, after: str) -> Iterator[tuple[str, NodeView]]:
     """Nodes after the name `after`, by name, each with its own."""
     for name in sorted(name for name in cluster.nodes if name > after):
         yield name, show_node(cluster, cluster.nodes[name])
-
-
-def matcher(arguments: Mapping[str, Any]) -> Filter:
-    """A filter over views from the arguments of `jobs`: state, user, node, name, since."""
-    asked = arguments.get("state") or []
-    asked = [asked] if isinstance(asked, str) else asked
-    if not isinstance(asked, list) or not all(isinstance(state, str) for state in asked):
-        raise RequestError("state must be a list of states", field="state")
-    states = set(asked)
-    if unknown := states - {str(state) for state in JobState}:
-        raise RequestError(f"no such state: {', '.join(sorted(unknown))}", field="state")
-    exact = {key: arguments[key] for key in ("user", "name") if arguments.get(key)}
-    node = arguments.get("node")
-    since = arguments.get("since")
-    if since is not None and not isinstance(since, str):
-        raise RequestError("since must be a time in RFC 3339", field="since")
-
-    def keep(view: Mapping[str, Any]) -> bool:
-        if states and view["state"] not in states:
-            return False
-        if since and view["submitted_at"] < since:
-            return False
-        if node and (not view["node"] or node not in (view["node"], *(view.get("nodes") or ()))):
-            return False
-        return all(view[key] == value for key, value in exact.items())
-
-    return keep
 
 
 def show_node(cluster: Cluster, node: Node) -> NodeView:
@@ -371,53 +249,3 @@ def find_node(cluster: Cluster, name: Any) -> Node:
     if node is None:
         raise UnknownThing(f"no node {name}", code="unknown_node", field="name")
     return node
-
-
-def node_totals(cluster: Cluster) -> dict[str, int]:
-    """Nodes by state; ready ones that are put aside count as `failing`."""
-    return dict(Counter(map(_node_word, cluster.nodes.values())))
-
-
-def _node_word(node: Node) -> str:
-    is_failing = node.state is NodeState.READY and node.aside is not None
-    return filters.PUT_ASIDE if is_failing else str(node.state)
-
-
-def gpu_totals(cluster: Cluster) -> dict[str, int]:
-    """GPUs of the yard by what they are now: each is in `total` and in one of the others. Of a GPU
-    that is split, its MIG instances are."""
-    words = ("total", "free", "used", "foreign", "ill", "cordoned", "unready")
-    totals = dict.fromkeys(words, 0)
-    for node in cluster.nodes.values():
-        gpus = [gpu for gpu in node.gpus.values() if not instances.is_split(gpu)]
-        totals["total"] += len(gpus)
-        for gpu in gpus:
-            totals[_gpu_word(node, gpu, cluster.settings)] += 1
-    return totals
-
-
-def _gpu_word(node: Node, gpu: Gpu, settings: Settings) -> str:
-    """A cordon, a drain and being put aside keep work off alike."""
-    if gpu.free_milli < WHOLE_GPU_MILLI:
-        return "used"
-    if filters.is_down(node):
-        return "unready"
-    fault = filters.gpu_block(gpu, settings)
-    if not filters.is_sampled(node) or fault not in (None, VerdictCode.FOREIGN_MEMORY):
-        return "ill"
-    if filters.node_block(node) is not None or gpu.cordon is not None:
-        return "cordoned"
-    return "free" if fault is None else "foreign"
-
-
-def queue_by_reason(cluster: Cluster) -> dict[str, int]:
-    """Waiting jobs by verdict code, or `unknown` where there are too many unlike ones to ask."""
-    counts: Counter[str] = Counter()
-    words = Words(cluster)
-    by_number = sorted(cluster.queue.by_shape.items(), key=lambda item: -len(item[1]))
-    for shape, orders in by_number:
-        found = words.of(shape)
-        counts[found[0] if found else "unknown"] += len(orders)
-    for parked in cluster.queue.parked.values():
-        counts[str(parked.code)] += parked.weight
-    return dict(counts)

@@ -28,7 +28,7 @@ from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
 from gpuyard.views.jobs import JobView, job_detail
-from gpuyard_coordinator import look_ups, reads
+from gpuyard_coordinator import job_list, look_ups, reads
 from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
@@ -73,7 +73,7 @@ class Services:
     log: FilteringBoundLogger
     desk: Desk
     operators: OperatorServices
-    _list: reads.JobList | None = None
+    _list: job_list.JobList | None = None
     _subscriptions: list[Subscription] = field(default_factory=list)
     _waiting: dict[JobKey, list["asyncio.Future[None]"]] = field(default_factory=dict)
 
@@ -236,13 +236,13 @@ class Services:
             found = reads.find(cluster, tenant, text)
             if isinstance(found, Job):
                 return self._listed(cluster).explained(found, now), job_document(found)
-            return None if found is None else (reads.ended_job(found), found)
+            return None if found is None else (job_list.ended_job(found), found)
 
         found = await self.desk.read(read)
         if found is not None:
             return found
         document = await self._find_done(tenant, text)
-        return reads.ended_job(document), document
+        return job_list.ended_job(document), document
 
     async def _outcome(self, outcome: Outcome) -> JobView:
         """The job of a submission or a cancel; a burst of them is explained once."""
@@ -287,7 +287,7 @@ class Services:
         """Unfinished jobs in order of acceptance, then, with `all`, the kept ones by their end."""
         arguments = call.arguments
         limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
-        keep = reads.matcher(arguments)
+        keep = job_list.matcher(arguments)
         is_operator = call.tenant == subjects.OPERATOR_TENANT
         everyone = is_operator and arguments.get("tenants") == "all"
         tenant = None if everyone else call.tenant_asked()
@@ -307,19 +307,19 @@ class Services:
         ended = "done:0" if _wants_ended(arguments) else None
         return page.reply(ended if page.last is None else f"live:{page.last}")
 
-    def _listed(self, cluster: Cluster) -> reads.JobList:
+    def _listed(self, cluster: Cluster) -> job_list.JobList:
         if self._list is None or self._list.cluster is not cluster:
-            self._list = reads.JobList(cluster)
+            self._list = job_list.JobList(cluster)
         return self._list
 
     async def _ended_page(
-        self, call: Call, tenant: str | None, keep: reads.Filter, position: int, limit: int
+        self, call: Call, tenant: str | None, keep: job_list.Filter, position: int, limit: int
     ) -> Page:
         """Kept jobs in order of their end; a page with large specs is read again with fewer."""
         while True:
             documents, cursor = await self.store.list_done(tenant, cursor=position, limit=limit)
             ended = await self.desk.read(partial(reads.without_live, documents=documents))
-            views = [view for document in ended if keep(view := reads.ended_job(document))]
+            views = [view for document in ended if keep(view := job_list.ended_job(document))]
             page = fill(((None, view) for view in views), limit, as_json=call.as_json)
             if len(page.items) == len(views) or limit == 1:
                 return replace(page, last=cursor)

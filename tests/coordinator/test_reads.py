@@ -11,7 +11,7 @@ from gpuyard import codec
 from gpuyard.cli.why import reason_text
 from gpuyard.errors import RequestError, UnknownThing
 from gpuyard.views.jobs import JobView
-from gpuyard_coordinator import reads
+from gpuyard_coordinator import job_list, reads, yard_counts
 from gpuyard_coordinator.core import explain
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.roster import Roster
@@ -20,7 +20,7 @@ from tests.support.yard import Yard
 
 
 def view(yard: Yard, id: str = "j") -> JobView:
-    return reads.JobList(yard.cluster).explained(yard.job(id), yard.mono)
+    return job_list.JobList(yard.cluster).explained(yard.job(id), yard.mono)
 
 
 def yard_with_jobs(count: int) -> Yard:
@@ -100,7 +100,7 @@ def test_a_running_job_shows_its_gpus_and_how_its_node_is() -> None:
 def test_pages_hold_every_unfinished_job_once_and_say_when_they_end() -> None:
     yard = yard_with_jobs(7)
     yard.submit("theirs", tenant="other")
-    jobs = reads.JobList(yard.cluster)
+    jobs = job_list.JobList(yard.cluster)
 
     assert listed(yard, jobs, "default", 3) == [f"job{n:03}" for n in range(7)]
     assert len(listed(yard, jobs, None, 100)) == 8
@@ -108,13 +108,13 @@ def test_pages_hold_every_unfinished_job_once_and_say_when_they_end() -> None:
 
 
 def listed(
-    yard: Yard, jobs: reads.JobList, tenant: str | None, limit: int, **filters: Any
+    yard: Yard, jobs: job_list.JobList, tenant: str | None, limit: int, **filters: Any
 ) -> list[str]:
     """Ids over all pages."""
     seen: list[str] = []
     after: int | None = 0
     while after is not None:
-        views = jobs.views(tenant, after, reads.matcher(filters), yard.mono)
+        views = jobs.views(tenant, after, job_list.matcher(filters), yard.mono)
         page = fill(views, limit)
         assert len(page.items) <= limit
         seen += [codec.decode(item)["id"] for item in page.items]
@@ -124,7 +124,7 @@ def listed(
 
 def test_a_list_follows_jobs_that_come_and_go_and_another_leader() -> None:
     yard = yard_with_jobs(6)
-    jobs = reads.JobList(yard.cluster)
+    jobs = job_list.JobList(yard.cluster)
     assert len(listed(yard, jobs, "default", 4)) == 6
     yard.cancel("job001")
     yard.submit("a-later-one")
@@ -135,7 +135,7 @@ def test_a_list_follows_jobs_that_come_and_go_and_another_leader() -> None:
     assert listed(yard, jobs, "default", 4) == expected
     assert listed(yard, jobs, "default", 4, state="queued", name="name3") == ["job003"]
     yard.restart()
-    assert listed(yard, reads.JobList(yard.cluster), "default", 4) == expected
+    assert listed(yard, job_list.JobList(yard.cluster), "default", 4) == expected
 
 
 def test_a_list_forgets_the_jobs_that_ended() -> None:
@@ -152,7 +152,7 @@ def test_a_list_forgets_the_jobs_that_ended() -> None:
 def test_an_explanation_is_taken_again_for_a_second() -> None:
     yard = Yard()
     yard.submit("j", gpus=1)
-    jobs = reads.JobList(yard.cluster)
+    jobs = job_list.JobList(yard.cluster)
 
     def code() -> str:
         verdict = jobs.view(yard.job(), yard.mono)["verdict"]
@@ -224,7 +224,7 @@ def test_filters_by_state_user_name_and_time() -> None:
         ({"since": "2027-01-01T00:00:00Z"}, False),
     ]
     for arguments, expected in cases:
-        assert reads.matcher(arguments)(shown) is expected, arguments
+        assert job_list.matcher(arguments)(shown) is expected, arguments
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_filters_by_state_user_name_and_time() -> None:
 )
 def test_filters_of_the_wrong_form_are_the_callers_fault(arguments: dict[str, object]) -> None:
     with pytest.raises(RequestError):
-        reads.matcher(arguments)
+        job_list.matcher(arguments)
 
 
 def test_a_node_shows_what_is_granted_and_what_is_left() -> None:
@@ -305,7 +305,7 @@ def test_totals_put_each_gpu_in_one_place() -> None:
     yard.submit("k", gpus=16)
     yard.plan()
 
-    counted = reads.gpu_totals(yard.cluster)
+    counted = yard_counts.gpu_totals(yard.cluster)
 
     assert counted == {
         "total": 8,
@@ -316,7 +316,7 @@ def test_totals_put_each_gpu_in_one_place() -> None:
         "cordoned": 1,
         "unready": 0,
     }
-    assert reads.queue_by_reason(yard.cluster) == {"insufficient_gpus": 1}
+    assert yard_counts.queue_by_reason(yard.cluster) == {"insufficient_gpus": 1}
 
 
 def drained(yard: Yard) -> None:
@@ -376,13 +376,13 @@ def test_gpus_of_a_node_that_takes_no_work_are_in_no_other_total(
 
     happens(yard)
 
-    counted = reads.gpu_totals(yard.cluster)
+    counted = yard_counts.gpu_totals(yard.cluster)
     assert {name: number for name, number in counted.items() if number} == {
         "total": 8,
         "used": 1,
         word: 7,
     }
-    assert reads.node_totals(yard.cluster) == {state: 1}
+    assert yard_counts.node_totals(yard.cluster) == {state: 1}
 
 
 def test_why_calls_a_node_that_is_put_aside_as_the_list_of_nodes_does() -> None:

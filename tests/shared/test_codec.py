@@ -111,9 +111,13 @@ MALFORMED: Mapping[str, tuple[bytes, str]] = {
     "msgpack text that is not UTF-8": (b"\x81\xa1a\xa1\xff", "msgpack"),
     "a msgpack integer key": (msgpack.packb({1: 2}), "msgpack"),
     "a msgpack bytes key": (msgpack.packb({b"a": 1}), "a key that is not text"),
+    "an empty msgpack bytes key": (msgpack.packb({b"": 1}), "a key that is not text"),
+    "a bytes key beside bytes": (msgpack.packb({"a": b"b", b"c": 1}), "a key that is not text"),
     "a msgpack timestamp": (b"\x81\xa1a" + msgpack.packb(msgpack.Timestamp(5, 6)), "msgpack"),
     "a msgpack extension": (b"\x81\xa1a" + msgpack.packb(msgpack.ExtType(9, b"x")), "msgpack"),
     "NaN in msgpack": (b"\x81\xa1a\xcb" + struct.pack(">d", float("nan")), "not finite"),
+    "a short NaN in msgpack": (b"\x81\xa1a\xca" + struct.pack(">f", float("nan")), "not finite"),
+    "infinity beside bytes": (msgpack.packb({"a": b"b", "c": [float("-inf")]}), "not finite"),
     "too many bytes": (b"{" + b" " * codec.MAX_BYTES, "more than"),
 }
 

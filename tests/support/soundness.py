@@ -11,6 +11,7 @@ from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, AttemptState, JobState
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard_coordinator import yard_counts
 from gpuyard_coordinator.core import (
     arrays,
     dependencies,
@@ -55,6 +56,15 @@ def check(cluster: Cluster, *, is_restored: bool = False) -> None:
     _check_use(cluster)
     _check_dependants(cluster)
     _check_arrays(cluster, is_restored=is_restored)
+
+
+def check_gpu_counts(cluster: Cluster) -> None:
+    """What was counted when this was last called, and counted again where a node was heard to have
+    changed, is what counting everything finds."""
+    kept = yard_counts.gpu_totals(cluster)
+    for node in cluster.nodes.values():
+        node.gpu_counts = None
+    assert yard_counts.gpu_totals(cluster) == kept
 
 
 def _overcommitted(node: Node) -> list[str]:

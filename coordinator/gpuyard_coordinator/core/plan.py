@@ -216,6 +216,7 @@ class Planner:
                 self.placer.node_removed(name)
             else:
                 self.placer.node_changed(node)
+                node.gpu_counts = None
             self._is_new_inventory |= self._fleet.count(name, node)
         self._looked_at |= cluster.nodes_changed
         changed = cluster.nodes_changed.copy()

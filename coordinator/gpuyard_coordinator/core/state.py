@@ -428,3 +428,5 @@ class Node:
     """The yard's generation in which nothing waits for that any more, since it was silent."""
     masks: dict[Mask, frozenset[str] | None] = field(default_factory=dict, compare=False)
     """What `filters.matching` found for this inventory."""
+    gpu_counts: tuple[int, ...] | None = field(default=None, compare=False)
+    """What `yard_counts` found of its GPUs; None from when the planner has looked at a change."""

@@ -80,7 +80,9 @@ def jobs(wide: bool, is_watching: bool, **values: Any) -> None:
     async def fetch(client: "AsyncClient") -> list[View]:
         # What comes first is known only once all are here, so a sorted list is read whole.
         limit = None if values["sort"] else values["limit"]
-        found: list[View] = [view async for view in client.api.items("jobs", query, limit=limit)]
+        found: list[View] = []
+        async for page in client.api.pages("jobs", query, limit=limit):
+            found += page
         return sort_jobs(found, values["sort"])[: values["limit"]]
 
     watched = Watched(
@@ -199,7 +201,9 @@ def id_text(job: View) -> str:
 def array_text(job: View) -> str:
     """What became of an array's tasks: `3 running, 97 succeeded`; empty for any other job."""
     array = job.get("array")
-    states = array["states"] if array else {}
+    if not array:
+        return ""
+    states = array["states"]
     return ", ".join(f"{states[state]} {state}" for state in STATES if states.get(state))
 
 
@@ -241,7 +245,8 @@ def why_text(job: View) -> str:
     """Why it waits, stops or ended; empty while there is nothing to explain."""
     if job["state"] not in ("succeeded", "failed", "cancelled") and job["verdict"]:
         told = local_times(job["verdict"]["message"] or job["verdict"]["code"])
-        return "; ".join(filter(None, (array_text(job), told)))
+        tasks = array_text(job)
+        return f"{tasks}; {told}" if tasks and told else tasks or told
     if job["state"] in ("running", "queued"):
         return array_text(job)
     if job["state"] == "stopping":

@@ -6,7 +6,7 @@ import pytest
 
 from gpuyard.errors import Conflict
 from gpuyard.model.arrays import MOST_TASKS
-from gpuyard_coordinator import reads
+from gpuyard_coordinator import job_list, reads
 from gpuyard_coordinator.core import arrays, effects
 from gpuyard_coordinator.core.explain import Words
 from gpuyard_coordinator.core.state import Job
@@ -38,8 +38,8 @@ def shown(yard: Yard, id: str = "x") -> Any:
     """As `gpuyard job` shows it."""
     found = reads.find(yard.cluster, TENANT, id)
     if isinstance(found, Job):
-        return reads.live_job(yard.cluster, found, Words(yard.cluster).of(found.shape), None)
-    return reads.ended_job(found) if found is not None else None
+        return job_list.live_job(yard.cluster, found, Words(yard.cluster).of(found.shape), None)
+    return job_list.ended_job(found) if found is not None else None
 
 
 def test_tasks_start_as_there_is_room_and_are_jobs_of_their_own(yard: Yard) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpuyard.views.jobs import JobView
-from gpuyard_coordinator import reads
+from gpuyard_coordinator import job_list
 from tests.support.yard import Yard
 
 
@@ -13,7 +13,7 @@ def forecast(found: Any) -> tuple[str | None, str | None, str]:
 
 
 def view(yard: Yard, id: str = "j") -> JobView:
-    return reads.JobList(yard.cluster).view(yard.job(id), yard.mono)
+    return job_list.JobList(yard.cluster).view(yard.job(id), yard.mono)
 
 
 def full(**spec: Any) -> Yard:

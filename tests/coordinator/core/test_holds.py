@@ -3,7 +3,7 @@
 import pytest
 
 from gpuyard.errors import Conflict, UnknownThing
-from gpuyard_coordinator import reads
+from gpuyard_coordinator import yard_counts
 from gpuyard_coordinator.core import recovery
 from gpuyard_coordinator.core.cluster import Cluster
 from tests.support.yard import Yard
@@ -22,7 +22,7 @@ def test_a_job_submitted_held_waits_until_it_is_released(yard: Yard) -> None:
     verdict = yard.why("j")["verdict"]
     assert verdict is not None and verdict["code"] == "held"
     assert "held by mia" in verdict["message"]
-    assert reads.queue_by_reason(yard.cluster) == {"held": 1}
+    assert yard_counts.queue_by_reason(yard.cluster) == {"held": 1}
     assert yard.release("j").error is None
     assert yard.plan() == 1
     told = yard.events("j")
@@ -61,7 +61,7 @@ def test_a_standby_says_held_too(yard: Yard) -> None:
     yard.submit("j", hold=True)
     standby = Cluster("yard01", (1, 1))
     recovery.take_job(standby, yard.store.jobs["default", "j"])
-    assert reads.queue_by_reason(standby) == {"held": 1}
+    assert yard_counts.queue_by_reason(standby) == {"held": 1}
 
 
 def test_holding_twice_tells_it_once(yard: Yard) -> None:

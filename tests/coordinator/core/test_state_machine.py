@@ -22,6 +22,7 @@ from gpuyard_coordinator.core import dependencies
 from gpuyard_coordinator.core.state import AttemptRef
 from tests.coordinator.core.drawn import IDS, NODES, TENANTS, ids, names, rarely, specs, tenants
 from tests.coordinator.core.following import follow
+from tests.support import soundness
 from tests.support.agents import A100_40, MIG_MIXED, RTX_4090, Agent, Card, change
 from tests.support.hosts import Hosts, host_of
 from tests.support.yard import Yard
@@ -385,6 +386,10 @@ class YardMachine(RuleBasedStateMachine):
             is_done = key in self.yard.store.done and self.yard.done(key[1], tenant=key[0])
             assert bool(is_done and is_done["spec_sha256"]) == (not is_live)
             assert (key in self.yard.store.jobs) == is_live
+
+    @invariant()
+    def the_gpus_are_counted_right(self) -> None:
+        soundness.check_gpu_counts(self.yard.cluster)
 
     @invariant()
     def what_is_to_wait_waits(self) -> None:
