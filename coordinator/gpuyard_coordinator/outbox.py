@@ -9,7 +9,7 @@ carries its number so that the last one stored tells which are.
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -100,8 +100,9 @@ class Outbox:
             self._acknowledged.append(n)
             return
         self._open[n] = len(messages)
+        generation = self._token[0]
         for index, (subject, data) in enumerate(messages):
-            self._lanes[_stream_of(subject)].add(_Item((self._token[0], n, index), subject, data))
+            self._lanes[_stream_of(subject)].add(_Item((generation, n, index), subject, data))
 
     async def drain(self, outs: Sequence[tuple[int, OutRecord]]) -> None:
         """Publish what an earlier leader left behind, and wait for it: call before any `push`."""
@@ -121,20 +122,20 @@ class Outbox:
         for lane in self._lanes.values():
             await lane.close()
 
-    def _note_stored(self, item: _Item) -> None:
-        n = item.number[1]
-        self._open[n] -= 1
-        if not self._open[n]:
-            del self._open[n]
-            self._acknowledged.append(n)
-            self._moved.set()
+    def _note_stored(self, items: Sequence[_Item]) -> None:
+        for n, count in Counter([item.number[1] for item in items]).items():
+            self._open[n] -= count
+            if not self._open[n]:
+                del self._open[n]
+                self._acknowledged.append(n)
+                self._moved.set()
 
 
 class _Lane:
     """The messages for one stream, whose subjects are unique."""
 
     def __init__(
-        self, jetstream: JetStream, stream: str, note_stored: Callable[[_Item], None]
+        self, jetstream: JetStream, stream: str, note_stored: Callable[[Sequence[_Item]], None]
     ) -> None:
         self.stream = stream
         self.blocked: str | None = None
@@ -214,16 +215,16 @@ class _Lane:
         return items
 
     def _note(self, items: Sequence[_Item]) -> None:
-        for item in items:
+        for _ in items:
             self._waiting.popleft()
-            self._note_stored(item)
+        self._note_stored(items)
 
 
 class _AuditLane(_Lane):
     """The audit chain: every message expects the last sequence of the whole stream."""
 
     def __init__(
-        self, jetstream: JetStream, stream: str, note_stored: Callable[[_Item], None]
+        self, jetstream: JetStream, stream: str, note_stored: Callable[[Sequence[_Item]], None]
     ) -> None:
         super().__init__(jetstream, stream, note_stored)
         self._last: int | None = None

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
+from gpuyard.bus import Message
 from gpuyard.bus.parsing import DirectClient, parse_headers
 
 HEADERS = b"NATS/1.0\r\nNats-Batch-Id: 7\r\nX:y: z\r\n\r\n"
@@ -24,8 +24,8 @@ WIRE = (
     + b"\r\n+OK\r\nMSG a.f 1 0\r\n\r\n"
 )
 EXPECTED = [
-    ("a.b", "", b"hello", None),
-    ("a.c", "9", b"MSG", None),
+    ("a.b", "", b"hello", {}),
+    ("a.c", "9", b"MSG", {}),
     ("a.d", "", b"\r\n\r\n", {"Nats-Batch-Id": "7", "X": "y: z"}),
     (
         "a.e",
@@ -33,7 +33,7 @@ EXPECTED = [
         b"",
         {"Status": "100", "Description": "Idle Heartbeat", "Nats-Last-Consumer": "12"},
     ),
-    ("a.f", "", b"", None),
+    ("a.f", "", b"", {}),
 ]
 
 
@@ -41,12 +41,12 @@ class Taker:
     """What stands in a subscription where the library expects a future."""
 
     def __init__(self) -> None:
-        self.taken: list[Msg] = []
+        self.taken: list[Message] = []
 
     def cancelled(self) -> bool:
         return False
 
-    def set_result(self, message: Msg) -> None:
+    def set_result(self, message: Message) -> None:
         self.taken.append(message)
 
 

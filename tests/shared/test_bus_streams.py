@@ -157,6 +157,10 @@ async def test_a_batch_above_the_limits_is_our_fault(jetstream: JetStream) -> No
         await jetstream.publish_batch([Publication(key(f"{n}"), b"x" * 10**6) for n in range(9)])
     with pytest.raises(LocalProtocolError):
         await jetstream.publish_batch([])
+    broken = Publication(key("b"), b"", message_id="two\r\nlines")
+    with pytest.raises(LocalProtocolError, match="headers"):
+        await jetstream.publish_batch([Publication(key("a"), b""), broken, broken])
+    assert await stored_keys(jetstream) == set()
 
 
 async def test_a_batch_whose_parts_got_lost_is_open_and_stores_nothing(

@@ -76,11 +76,13 @@ def leave(cluster: Cluster, job: Job) -> None:
 
 
 def begin(cluster: Cluster, job: Job, now: Now, effects: Effects) -> None:
-    """A task got its first attempt, and leaves room for another."""
-    array = array_of(cluster, job)
+    """A task got its first attempt, and leaves room for another; other jobs are passed over."""
+    key = array_key(job.key)
+    if key is None:
+        return
     leave(cluster, job)
     enter(cluster, job)
-    if array is not None:
+    if (array := cluster.jobs.get(key)) is not None:
         cluster.arrays_due.setdefault(array.key, False)
         if array.started_at is None:
             array.started_at = now.at
@@ -88,9 +90,12 @@ def begin(cluster: Cluster, job: Job, now: Now, effects: Effects) -> None:
 
 
 def note_end(cluster: Cluster, job: Job, effects: Effects) -> None:
-    """A task is over: its array counts it."""
+    """A task is over: its array counts it; other jobs are passed over."""
+    key = array_key(job.key)
+    if key is None:
+        return
     leave(cluster, job)
-    array = array_of(cluster, job)
+    array = cluster.jobs.get(key)
     if array is None or array.array is None:
         return
     told = f"task {job.id}: {job.message}" if job.message else f"task {job.id}"

@@ -1,7 +1,7 @@
 """What `apply` wants done, as values in named buckets; the loop commits, then performs them."""
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from gpuyard import subjects
 from gpuyard.errors import RequestError
@@ -131,7 +131,7 @@ class Effects:
             "data": data or {},
         }
         subject = subjects.event(job.tenant, job.id, kind, job.events)
-        self.out.append({"subject": subject, "body": dict(body)})
+        self.out.append({"subject": subject, "body": cast(dict[str, Any], body)})
 
     def audit(
         self,

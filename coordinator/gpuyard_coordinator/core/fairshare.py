@@ -7,8 +7,9 @@ is divided by his weight. The fleet is all nodes that are ready.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from gpuyard.model.node import NodeFacts
 from gpuyard.model.states import NodeState
 from gpuyard_coordinator.core import instances
 from gpuyard_coordinator.core.cluster import Cluster, Use
@@ -51,27 +52,45 @@ def amounts(use: Use) -> Amounts:
     return (use.milli, use.cpu_milli, use.memory_mib)
 
 
+class _Counted(NamedTuple):
+    """A node as it was counted last."""
+
+    facts: NodeFacts
+    generation: int
+    state: NodeState
+    adds: Amounts
+
+
 @dataclass(slots=True)
 class Fleet:
     """What all nodes that are ready have together, kept node by node."""
 
     whole: Amounts = (0, 0, 0)
-    _nodes: dict[str, tuple[int, Amounts]] = field(default_factory=dict)
-    """Inventory generation and what it adds, by node."""
+    _nodes: dict[str, _Counted] = field(default_factory=dict)
 
     def count(self, name: str, node: Node | None) -> bool:
         """Counts a node as it is now, None for one that is gone; True if its inventory is another
         one than when it was counted last."""
-        generation, before = self._nodes.pop(name, (None, (0, 0, 0)))
+        known = self._nodes.get(name)
+        if known is not None and node is not None and _is_as_counted(node, known):
+            return False
+        before: Amounts = (0, 0, 0) if known is None else known.adds
         after: Amounts = (0, 0, 0)
-        if node is not None:
+        if node is None:
+            self._nodes.pop(name, None)
+        else:
             after = _capacity(node)
-            self._nodes[name] = (node.generation, after)
+            self._nodes[name] = _Counted(node.facts, node.generation, node.state, after)
         gpus, cpus, memory = (
             whole - old + new for whole, old, new in zip(self.whole, before, after, strict=True)
         )
         self.whole = (gpus, cpus, memory)
-        return node is None or node.generation != generation
+        return node is None or known is None or node.generation != known.generation
+
+
+def _is_as_counted(node: Node, known: _Counted) -> bool:
+    is_same_inventory = node.facts is known.facts and node.generation == known.generation
+    return is_same_inventory and node.state is known.state
 
 
 def whole(cluster: Cluster) -> Amounts:

@@ -101,7 +101,8 @@ def begin_attempt(
     cluster.queue.discard(job)
     cluster.delays.drop(job.key)
     move(job, S.ASSIGNED)
-    dependencies.drop(cluster, job, job.after)
+    if job.after:
+        dependencies.drop(cluster, job, job.after)
     job.not_before = job.hold = None
     job.attempts.append(attempt)
     arrays.begin(cluster, job, now, effects)
@@ -240,10 +241,10 @@ def end_job(
     actor: str | None = None,
 ) -> None:
     """The one end of a job: its record moves from the live jobs to the kept ones."""
-    state = final_state(reason, exit_code)
+    state, key = final_state(reason, exit_code), job.key
     cluster.queue.discard(job)
-    cluster.delays.drop(job.key)
-    cluster.deadlines.drop(job.key)
+    cluster.delays.drop(key)
+    cluster.deadlines.drop(key)
     move(job, state)
     job.reason, job.exit_code, job.message = reason, exit_code, message
     job.ended_at = now.at
@@ -253,13 +254,13 @@ def end_job(
     if last := job.last:
         data["log_chunks"] = last.log_chunks
     effects.emit(job, EventKind(state), now, message=message, actor=actor, data=data)
-    effects.jobs.discard(job.key)
-    cluster.jobs.pop(job.key, None)
+    effects.jobs.discard(key)
+    cluster.jobs.pop(key, None)
     packed = documents.encode_job(job)
-    effects.done[job.key] = Done(packed)
-    effects.deleted.add(job.key)
-    effects.ended.append((job.key, len(job.attempts)))
-    cluster.recently_done.put(job.key, packed)
+    effects.done[key] = Done(packed)
+    effects.deleted.add(key)
+    effects.ended.append((key, len(job.attempts)))
+    cluster.recently_done.put(key, packed)
 
 
 def final_state(reason: EndReason, exit_code: int | None) -> JobState:

@@ -78,9 +78,9 @@ class Queue:
             self.moved.add(job.key)
             self.waiting[job.tenant] -= parked.weight
             return
-        orders = self.by_shape.get(job.shape, [])
-        if _remove(orders, job.order):
-            _remove(self._all, job.order)
+        orders, order = self.by_shape.get(job.shape, []), job.order
+        if _remove(orders, order):
+            _remove(self._all, order)
             self.waiting[job.tenant] -= 1
             if not orders:
                 del self.by_shape[job.shape]

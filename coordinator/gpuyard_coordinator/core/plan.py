@@ -8,7 +8,7 @@ shapes that were refused are not asked again until room grew, a reservation ende
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpuyard.model.ids import JobKey
@@ -57,7 +57,7 @@ class Planner:
     _last_order: list[tuple[str, int, int]] = field(default_factory=list)
     """Of tenants, when those that are held back were looked at last."""
     _planned: dict[str, Use] = field(default_factory=dict)
-    """What this plan adds to each tenant's use."""
+    """The use of each tenant that this plan gives something, with that."""
     _standings: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of tenants that were asked for, in this plan and since each was given something."""
     _on_nodes: dict[str, list[Planned]] = field(default_factory=dict)
@@ -355,7 +355,9 @@ class Planner:
     def _note(self, shape: Shape, placements: list[Placement]) -> None:
         """Adds what the plan has just placed for one job to what it uses."""
         self._standings.pop(shape.tenant, None)
-        planned = self._planned.setdefault(shape.tenant, Use())
+        planned = self._planned.get(shape.tenant)
+        if planned is None:
+            planned = self._planned[shape.tenant] = replace(self.cluster.use_of(shape.tenant))
         planned.running_jobs += 1
         for placement in placements:
             ask = quota.ask_of(self.cluster.nodes[placement.node], shape, placement.gpus)
@@ -366,13 +368,4 @@ class Planner:
             self._on_nodes.setdefault(placement.node, []).append(Planned(shape, placement.gpus))
 
     def _use_with_plan(self, tenant: str) -> Use:
-        held, planned = self.cluster.use_of(tenant), self._planned.get(tenant)
-        if planned is None:
-            return held
-        return Use(
-            milli=held.milli + planned.milli,
-            gpu_memory_mib=held.gpu_memory_mib + planned.gpu_memory_mib,
-            running_jobs=held.running_jobs + planned.running_jobs,
-            cpu_milli=held.cpu_milli + planned.cpu_milli,
-            memory_mib=held.memory_mib + planned.memory_mib,
-        )
+        return self._planned.get(tenant) or self.cluster.use_of(tenant)

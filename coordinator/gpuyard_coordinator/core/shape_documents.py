@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpuyard.model import where
 from gpuyard_coordinator.core.state import Shape
 
-_NAMES: Final = tuple(each.name for each in fields(Shape))
+_NAMES: Final = tuple(each.name for each in fields(Shape) if each.init)
 _LINES: Final = ("where", "prefer")
 
 

@@ -5,7 +5,7 @@ Only `apply` and what it calls may change them.
 """
 
 from bisect import insort
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple
 
 from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrder, Token
@@ -86,6 +86,14 @@ class Shape:
     """The profile of MIG instances, of which `gpus` are asked for; None: no instances."""
     nodes: int = 1
     """Above 1 a gang: all else is asked for on each of so many different nodes."""
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Kept: a job's shape is looked up several times while it is placed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _ASKED)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def wants_gpus(self) -> bool:
@@ -99,6 +107,9 @@ class Shape:
     def names_instances(self) -> bool:
         """True where a UUID of a MIG instance is among the ids."""
         return any(map(is_instance_uuid, self.gpu_ids))
+
+
+_ASKED: Final = tuple(each.name for each in fields(Shape) if each.init)
 
 
 def without_nodes(shape: Shape, nodes: frozenset[str]) -> Shape:

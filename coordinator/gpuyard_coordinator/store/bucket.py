@@ -119,12 +119,14 @@ class Store:
         One commit at a time; more than 399 writes or 8 MiB, the same key twice, or no token is a
         LocalProtocolError.
         """
-        token = self._check(writes)
+        size = sum([write.size for write in writes])
+        token = self._check(writes, size)
         with self._alone():
             await self._ensure_begun()
             # Its own log records come after those of others are gone; `replay` relies on it.
             try:
-                if _is_small(writes) and not self._pending.taken_over:
+                is_small = len(writes) <= MAX_WAL_WRITES and size <= MAX_WAL_BYTES
+                if is_small and not self._pending.taken_over:
                     sequence = await self._log(writes, token)
                 else:
                     sequence = await self._write_through(writes)
@@ -223,7 +225,7 @@ class Store:
         after = page.messages[-1].sequence + 1 if page.messages else sequence
         return jobs, after * _PLACES + end - moved
 
-    def _check(self, writes: Sequence[Write]) -> Token:
+    def _check(self, writes: Sequence[Write], size: int) -> Token:
         if self._token is None:
             raise LocalProtocolError("a store without a token only reads")
         self._check_idle()
@@ -231,7 +233,8 @@ class Store:
             raise LocalProtocolError(f"a commit of {len(writes)} writes; 1 to {MAX_WRITES} fit")
         if len({write.key for write in writes}) != len(writes):
             raise LocalProtocolError("a commit writes the same key twice")
-        if (size := sum(write.size + MESSAGE_BYTES for write in writes)) > PART_BYTES:
+        size += MESSAGE_BYTES * len(writes)
+        if size > PART_BYTES:
             raise LocalProtocolError(f"a commit of {size} bytes is above {PART_BYTES}")
         return self._token
 
@@ -384,8 +387,3 @@ class Store:
     async def _read(self, prefix: str) -> list[Stored]:
         wildcard = subjects.state(f"{prefix}.>")
         return await read_last_values(self._jetstream, subjects.STATE_STREAM, [wildcard])
-
-
-def _is_small(writes: Sequence[Write]) -> bool:
-    size = sum(write.size for write in writes)
-    return len(writes) <= MAX_WAL_WRITES and size <= MAX_WAL_BYTES

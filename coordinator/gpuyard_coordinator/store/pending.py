@@ -91,15 +91,16 @@ class Pending:
             entry = self._entries.get(write.key)
             if entry is None:
                 is_new = write.data is not None and write.key.startswith(_WRITTEN_ONCE)
-                self._put(_Entry(write, log, is_new and not is_replay))
+                self._append(_Entry(write, log, is_new and not is_replay))
             elif write.data is None and entry.is_new:
                 self._remove(write.key)
             elif entry.since is None:
                 # To the end: the order of the keys is that of their oldest records.
                 self._remove(write.key)
-                self._put(_Entry(write, log, entry.is_new))
+                self._append(_Entry(write, log, entry.is_new))
             else:
-                self._put(entry._replace(write=write))
+                self._entries[write.key] = entry._replace(write=write)
+                self.bytes += write.size - entry.write.size
 
     def add_void(self, logs: Sequence[WalNumber]) -> None:
         """Note records that say nothing and only have to be deleted."""
@@ -109,12 +110,13 @@ class Pending:
     def part(self, *, max_messages: int, max_bytes: int) -> Part:
         """The oldest writes that fit one batch; never empty while anything is pending."""
         entries = list(self._entries.values())
-        count = _fitting([entry.write for entry in entries], max_messages, max_bytes)
+        writes = [entry.write for entry in entries]
+        count = self._fitting(writes, max_messages, max_bytes)
         left = next((entry.since for entry in entries[count:] if entry.since), None)
         covered = self._logs if left is None else self._logs[: self._logs.index(left)]
         logs = covered[: max_messages - count]
         return Part(
-            writes=[entry.write for entry in entries[:count]],
+            writes=writes[:count],
             logs=logs,
             is_whole=count == len(entries) and len(logs) == len(self._logs),
         )
@@ -132,20 +134,19 @@ class Pending:
         del self._logs[: len(part.logs)]
         self.taken_over = max(0, self.taken_over - len(part.logs))
 
-    def _put(self, entry: _Entry) -> None:
-        key = entry.write.key
-        before = self._entries.get(key)
-        self.bytes += entry.write.size - (before.write.size if before else 0)
-        self._entries[key] = entry
+    def _append(self, entry: _Entry) -> None:
+        self._entries[entry.write.key] = entry
+        self.bytes += entry.write.size
 
     def _remove(self, key: str) -> None:
         self.bytes -= self._entries.pop(key).write.size
 
-
-def _fitting(writes: Sequence[Write], max_messages: int, max_bytes: int) -> int:
-    size = 0
-    for count, write in enumerate(writes[:max_messages]):
-        size += write.size + MESSAGE_BYTES
-        if count and size > max_bytes:
-            return count
-    return min(len(writes), max_messages)
+    def _fitting(self, writes: Sequence[Write], max_messages: int, max_bytes: int) -> int:
+        """How many of all that are pending fit one batch."""
+        if self.bytes + MESSAGE_BYTES * len(writes) > max_bytes:
+            size = 0
+            for count, write in enumerate(writes[:max_messages]):
+                size += write.size + MESSAGE_BYTES
+                if count and size > max_bytes:
+                    return count
+        return min(len(writes), max_messages)

@@ -41,7 +41,7 @@ def put(key: str, document: Mapping[str, Any] | bytes, *, ttl_s: float | None = 
     """Store `document` at `key`; it vanishes after `ttl_s` (from 1 s) where that is given, counted
     from the checkpoint."""
     data = document if isinstance(document, bytes) else fast_codec.encode(document)
-    return Write(key=key, data=data, ttl_s=ttl_s)
+    return Write(key, data, ttl_s)
 
 
 def delete(key: str) -> Write:

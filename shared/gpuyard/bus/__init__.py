@@ -16,9 +16,10 @@ Nothing of the client library passes through it, exceptions included: callers se
 from gpuyard.bus.connection import Bus, connect
 from gpuyard.bus.dialling import redact
 from gpuyard.bus.fitting import Fitting, fit_streams
-from gpuyard.bus.handle import Handle, Message
+from gpuyard.bus.handle import Handle
 from gpuyard.bus.jetstream import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, JetStream
 from gpuyard.bus.link import Subscription
+from gpuyard.bus.message import Message
 from gpuyard.bus.publication import Page, PubAck, Publication, Stored, StreamState
 from gpuyard.bus.pull import Delivery, PullLoop
 from gpuyard.bus.refusals import (

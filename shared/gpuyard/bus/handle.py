@@ -5,49 +5,16 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from nats.aio.msg import Msg
-
 from gpuyard import codec
 from gpuyard.bus.link import Link, Subscription
+from gpuyard.bus.message import Message
 from gpuyard.bus.repeating import repeated
 from gpuyard.errors import Unavailable
 
 Body = Mapping[str, Any] | bytes
 MAX_WAITING: Final = 8192
 """Requests of one handle that may wait for their turn; their callers give up long before."""
-NO_HEADERS: Final[Mapping[str, str]] = {}
 log = logging.getLogger(__name__)
-
-
-class Message:
-    """A message as it arrived. `reply` is what its sender says, and is proven by nothing."""
-
-    __slots__ = ("data", "headers", "reply", "subject")
-
-    def __init__(
-        self, *, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None
-    ) -> None:
-        self.subject = subject
-        self.data = data
-        self.reply = reply
-        self.headers = headers or NO_HEADERS
-
-    @property
-    def is_json(self) -> bool:
-        """True for a body in JSON, which is answered in JSON."""
-        return codec.is_json(self.data, self.headers)
-
-    def body(self) -> dict[str, Any]:
-        """The decoded body; raises RemoteProtocolError."""
-        return codec.decode(self.data, headers=self.headers)
-
-    def encode_answer(self, body: Mapping[str, Any]) -> bytes:
-        """The body of an answer, in the form in which this came."""
-        return codec.encode_json(body) if self.is_json else codec.encode(body)
-
-    def peek(self, key: str) -> Any:
-        """The value of one key; see `codec.peek`."""
-        return codec.peek(self.data, key, headers=self.headers)
 
 
 class Handle:
@@ -85,11 +52,7 @@ class Handle:
     ) -> Subscription:
         """Call `callback` for every message, in order. It must not block: what takes time goes
         through `serve` or a queue of the caller's."""
-
-        def receive(message: Msg) -> None:
-            callback(_message(message))
-
-        return await self._link.subscribe(subject, receive, queue=queue)
+        return await self._link.subscribe(subject, callback, queue=queue)
 
     async def serve(
         self,
@@ -116,11 +79,11 @@ class Handle:
                     # The loop's top of a service: one request's fault is not the next one's.
                     log.exception("request handler failed", extra={"subject": message.subject})
 
-        def receive(message: Msg) -> None:
+        def receive(message: Message) -> None:
             if len(self._serving) >= MAX_WAITING:
                 self.requests_dropped += 1
                 return
-            task = asyncio.ensure_future(run(_message(message)))
+            task = asyncio.ensure_future(run(message))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
 
@@ -141,11 +104,10 @@ class Handle:
         is for requests that are safe to repeat.
         """
         data = _bytes(body)
-        answer = await repeated(
+        return await repeated(
             lambda: self._link.request(subject, data, headers=headers, timeout_s=timeout_s),
             attempts=attempts,
         )
-        return _message(answer)
 
     async def respond(
         self,
@@ -186,9 +148,3 @@ class Handle:
 
 def _bytes(body: Body) -> bytes:
     return body if isinstance(body, bytes) else codec.encode(body)
-
-
-def _message(message: Msg) -> Message:
-    return Message(
-        subject=message.subject, data=message.data, reply=message.reply, headers=message.headers
-    )

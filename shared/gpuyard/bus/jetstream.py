@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nats.aio.msg import Msg
-
 from gpuyard.bus.link import Link
+from gpuyard.bus.message import Message
 from gpuyard.bus.publication import Page, PubAck, Publication, Stored, StreamState, parse_time
 from gpuyard.bus.refusals import NoResponders, NotFound, refusal
 from gpuyard.bus.repeating import repeated
+from gpuyard.bus.sending import Outgoing, header_lines
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
 
 MAX_BATCH_MESSAGES: Final = 400
@@ -61,14 +61,14 @@ class JetStream:
         batch = secrets.token_hex(12)
         # The server answers each part that asks; only the last one's answer says anything, so the
         # parts before it go out in the same flush, without a reply subject.
-        parts = [
-            (publication.subject, publication.data, _batch_headers(publication, batch, number))
-            for number, publication in enumerate(publications[:-1], 1)
-        ]
+        *parts, last = publications
         if parts:
-            await self.link.publish_all(parts)
-        last = publications[-1]
-        headers = _batch_headers(last, batch, len(publications)) | {"Nats-Batch-Commit": "1"}
+            await self.link.publish_all(_batch_parts(parts, batch))
+        headers = last.all_headers() | {
+            "Nats-Batch-Id": batch,
+            "Nats-Batch-Sequence": str(len(publications)),
+            "Nats-Batch-Commit": "1",
+        }
         message = await self.link.request(
             last.subject, last.data, headers=headers, timeout_s=timeout_s
         )
@@ -205,15 +205,15 @@ class JetStream:
 
     async def _collect(self, subject: str, query: Mapping[str, Any]) -> Page:
         """One question, many answers: the server ends them with a message without a body."""
-        answers: list[Msg] = []
-        ended: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        answers: list[Message] = []
+        ended: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
-        def receive(answer: Msg | Unavailable) -> None:
+        def receive(answer: Message | Unavailable) -> None:
             if ended.done():
                 return
             if isinstance(answer, Unavailable):
                 ended.set_exception(answer)
-            elif (answer.headers or {}).get("Status"):
+            elif answer.headers.get("Status"):
                 ended.set_result(answer)
             else:
                 answers.append(answer)
@@ -240,11 +240,19 @@ def parse_headers(raw: bytes) -> dict[str, str]:
     return headers
 
 
-def _batch_headers(publication: Publication, batch: str, number: int) -> dict[str, str]:
-    headers = publication.all_headers()
-    headers["Nats-Batch-Id"] = batch
-    headers["Nats-Batch-Sequence"] = str(number)
-    return headers
+def _batch_parts(publications: Sequence[Publication], batch: str) -> list[Outgoing]:
+    """All of a batch but its last message. Equal conditions come in runs: a commit's are of a few
+    sorts, those of the events that it tells are all the same."""
+    parts: list[Outgoing] = []
+    conditions: tuple[object, ...] | None = None
+    for number, publication in enumerate(publications, 1):
+        if publication.conditions != conditions:
+            conditions, lines = publication.conditions, header_lines(publication.all_headers())
+            if lines is None:
+                raise LocalProtocolError(f"headers for {publication.subject} cannot be sent")
+            begin = f"{lines}Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: "
+        parts.append((publication.subject, publication.data, f"{begin}{number}\r\n"))
+    return parts
 
 
 def _answer(data: bytes, what: str) -> dict[str, Any]:
@@ -260,7 +268,7 @@ def _answer(data: bytes, what: str) -> dict[str, Any]:
     return answer
 
 
-def _pub_ack(message: Msg, subject: str) -> PubAck:
+def _pub_ack(message: Message, subject: str) -> PubAck:
     answer = _answer(message.data, subject)
     stream, sequence = answer.get("stream"), answer.get("seq")
     if not isinstance(stream, str) or not isinstance(sequence, int):
@@ -268,8 +276,8 @@ def _pub_ack(message: Msg, subject: str) -> PubAck:
     return PubAck(stream=stream, sequence=sequence, duplicate=bool(answer.get("duplicate")))
 
 
-def _from_direct(message: Msg) -> Stored | None:
-    headers = message.headers or {}
+def _from_direct(message: Message) -> Stored | None:
+    headers = message.headers
     status = headers.get("Status")
     if status == "404":
         return None
@@ -284,8 +292,8 @@ def _from_direct(message: Msg) -> Stored | None:
     )
 
 
-def _page(answers: Sequence[Msg], end: Msg, subject: str) -> Page:
-    headers = end.headers or {}
+def _page(answers: Sequence[Message], end: Message, subject: str) -> Page:
+    headers = end.headers
     status = headers.get("Status")
     if status == "404":
         return Page(messages=[], next_sequence=None)

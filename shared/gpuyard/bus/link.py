@@ -16,10 +16,10 @@ from typing import Final
 
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from gpuyard.bus.dialling import Target, close_client, dial
+from gpuyard.bus.message import Message
 from gpuyard.bus.parsing import DirectClient
 from gpuyard.bus.refusals import NoResponders
 from gpuyard.bus.sending import Outgoing
@@ -31,14 +31,16 @@ PROBES_MISSED: Final = 2
 STUCK_S: Final = 10.0
 """A reconnect that takes longer is tried with a fresh client beside the old one."""
 
-Reply = Callable[[Msg | Unavailable], None]
+Reply = Callable[[Message | Unavailable], None]
 log = logging.getLogger(__name__)
 
 
 class Subscription:
     """Interest in a subject that outlives the client object; `close` ends it."""
 
-    def __init__(self, link: "Link", subject: str, queue: str, on: Callable[[Msg], None]) -> None:
+    def __init__(
+        self, link: "Link", subject: str, queue: str, on: Callable[[Message], None]
+    ) -> None:
         self._link = link
         self._on = on
         self.subject = subject
@@ -50,7 +52,7 @@ class Subscription:
         It hands each over as it was read, where a callback costs a queue and a task's turn."""
         return False
 
-    def set_result(self, message: Msg) -> None:
+    def set_result(self, message: Message) -> None:
         try:
             self._on(message)
         except Exception:
@@ -162,7 +164,7 @@ class Link:
             raise self._refusal(fault, subject, len(data)) from fault
 
     async def subscribe(
-        self, subject: str, on: Callable[[Msg], None], *, queue: str = ""
+        self, subject: str, on: Callable[[Message], None], *, queue: str = ""
     ) -> Subscription:
         """Call `on` for every message, in order; it must not block."""
         subscription = Subscription(self, subject, queue, on)
@@ -177,9 +179,9 @@ class Link:
         *,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 2.0,
-    ) -> Msg:
+    ) -> Message:
         """One question, one answer. Ends at once when the connection breaks: outcome unknown."""
-        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         reply, forget = self.expect_replies(lambda answer: _settle(future, answer))
         try:
             await self.publish(subject, data, reply=reply, headers=headers)
@@ -189,7 +191,7 @@ class Link:
             raise Unavailable(f"no answer on {subject} within {timeout_s:g} s") from fault
         finally:
             forget()
-        if message.headers and message.headers.get("Status") == "503":
+        if message.headers.get("Status") == "503":
             raise NoResponders(f"nobody answers on {subject}", code="no_leader")
         return message
 
@@ -230,7 +232,7 @@ class Link:
             return LocalProtocolError(f"{subject!r} is no subject to publish to")
         return Unavailable(f"{self.target.shown} is not connected")
 
-    def _on_reply(self, message: Msg) -> None:
+    def _on_reply(self, message: Message) -> None:
         on = self._replies.get(message.subject.rsplit(".", 1)[1])
         if on is not None:
             on(message)
@@ -321,7 +323,7 @@ class Link:
         await asyncio.gather(*probes, return_exceptions=True)
 
 
-def _settle(future: "asyncio.Future[Msg]", answer: Msg | Unavailable) -> None:
+def _settle(future: "asyncio.Future[Message]", answer: Message | Unavailable) -> None:
     if future.done():
         return
     if isinstance(answer, Unavailable):

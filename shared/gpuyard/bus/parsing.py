@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from nats.aio.client import Client, Srv
-from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
-from nats.errors import BadHeaderError, MaxPayloadError, OutboundBufferLimitError
+from nats.errors import MaxPayloadError, OutboundBufferLimitError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
-from gpuyard.bus.sending import Outgoing, publish_command
+from gpuyard.bus.message import Message
+from gpuyard.bus.sending import Outgoing, header_lines, publish_command
 
 _MESSAGE: Final = re.compile(
     # Subject, subscription, perhaps where to answer, with headers their length, the whole length.
@@ -42,7 +42,7 @@ class DirectClient(Client):
         super().__init__()
         self._ps = DirectParser(self)
 
-    def taker_of(self, sid: int) -> Callable[[Msg], None] | None:
+    def taker_of(self, sid: int) -> Callable[[Message], None] | None:
         """Who takes the messages of a subscription; None where the library's queue does."""
         future: Any = getattr(self._subs.get(sid), "_future", None)
         return None if future is None or isinstance(future, asyncio.Future) else future.set_result
@@ -72,18 +72,6 @@ class DirectClient(Client):
         self.abort()
         await super()._connect_to_server(s)
 
-    def message(
-        self, sid: int, subject: bytes, reply: bytes | None, data: bytes, headers: bytes
-    ) -> Msg:
-        return Msg(
-            self,
-            subject.decode(),
-            reply.decode() if reply else "",
-            data,
-            parse_headers(headers) if headers else None,
-            _sid=sid,
-        )
-
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
@@ -91,7 +79,8 @@ class DirectClient(Client):
         if take is None:
             await super()._process_msg(sid, subject, reply, data, headers)
         else:
-            take(self.message(sid, subject, reply, data, headers))
+            headings = parse_headers(headers) if headers else None
+            take(Message(subject.decode(), data, reply.decode() if reply else "", headings))
 
     async def _send_publish(
         self,
@@ -101,25 +90,21 @@ class DirectClient(Client):
         payload_size: int,
         headers: dict[str, Any] | None,
     ) -> None:
-        command = publish_command(subject, reply, payload, headers) if subject else None
-        if command is None:
+        lines = None if headers is None else header_lines(headers)
+        if not subject or (headers is not None and lines is None):
             await super()._send_publish(subject, reply, payload, payload_size, headers)
             return
-        await self._send_commands([command])
+        await self._send_commands([publish_command(subject, reply, payload, lines)])
 
     async def publish_all(self, messages: Sequence[Outgoing]) -> None:
         """Publish in one go, each as `publish` would; raises as it does, then none is sent."""
         if self.is_draining_pubs or not self.is_connected:
             raise OutboundBufferLimitError
-        if any(len(payload) > self._max_payload for _, payload, _ in messages):
+        if max((len(payload) for _, payload, _ in messages), default=0) > self._max_payload:
             raise MaxPayloadError
-        commands = []
-        for subject, payload, headers in messages:
-            command = publish_command(subject, "", payload, headers)
-            if command is None:
-                raise BadHeaderError(subject)
-            commands.append(command)
-        await self._send_commands(commands)
+        await self._send_commands(
+            [publish_command(subject, "", payload, lines) for subject, payload, lines in messages]
+        )
 
     async def _send_commands(self, commands: Sequence[bytes]) -> None:
         self.stats["out_msgs"] += len(commands)
@@ -153,7 +138,7 @@ class DirectParser(Parser):
     def _take_messages(self, buffer: bytes) -> int:
         """How many bytes at the beginning were messages, which are taken now."""
         position, sid = 0, b""
-        take: Callable[[Msg], None] | None = None
+        take: Callable[[Message], None] | None = None
         self._enough = 0
         while (found := _MESSAGE.match(buffer, position)) is not None:
             _, subject, number, reply, head_size, size = found.groups()
@@ -166,9 +151,11 @@ class DirectParser(Parser):
                 sid, take = number, self.nc.taker_of(int(number))
             if take is None:
                 break
-            body = head + int(head_size or 0)
-            data, headers = buffer[body:end], buffer[head:body]
-            take(self.nc.message(int(number), subject, reply, data, headers))
+            headers = None
+            if head_size:
+                headers = parse_headers(buffer[head : (head := head + int(head_size))])
+            data, where = buffer[head:end], reply.decode() if reply else ""
+            take(Message(subject.decode(), data, where, headers))
             position = end + _LINE_END
         return position
 

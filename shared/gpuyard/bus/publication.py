@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
+
+from gpuyard.bus.message import NO_HEADERS
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -14,7 +15,6 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 ROLLUP: Final = "Nats-Rollup"
 KV_OPERATION: Final = "KV-Operation"
 MARKER_REASON: Final = "Nats-Marker-Reason"
-_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Publication(NamedTuple):
@@ -32,7 +32,12 @@ class Publication(NamedTuple):
     message_id: str | None = None
     marker: Literal["DEL", "PURGE"] | None = None
     """Makes it a delete marker of a bucket; PURGE also removes the key's history."""
-    headers: Mapping[str, str] = _NO_HEADERS
+    headers: Mapping[str, str] = NO_HEADERS
+
+    @property
+    def conditions(self) -> tuple[object, ...]:
+        """All but subject and data: equal ones have equal headers."""
+        return self[2:]
 
     def all_headers(self) -> dict[str, str]:
         headers = dict(self.headers)

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from nats.aio.msg import Msg
-
 from gpuyard import codec
 from gpuyard.bus.jetstream import JetStream
 from gpuyard.bus.link import Subscription
+from gpuyard.bus.message import Message
 from gpuyard.bus.publication import Stored
 from gpuyard.bus.refusals import StreamRefusal
 from gpuyard.errors import Unavailable
@@ -91,7 +90,7 @@ class PullLoop:
         self._done: set[int] = set()
         self._handed: dict[int, str] = {}
         """Sequence to reply subject of what was handed out and is above the floor, in order."""
-        self._held: dict[int, Msg] = {}
+        self._held: dict[int, Message] = {}
         self._inbox = ""
         self._pulls = itertools.count(1)
         self._pull = 0
@@ -160,9 +159,9 @@ class PullLoop:
         except Unavailable:
             log.debug("acknowledgement not sent; the redelivery will be answered")
 
-    def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Message) -> None:
         self._heard = asyncio.get_running_loop().time()
-        status = message.headers.get("Status") if message.headers else None
+        status = message.headers.get("Status")
         if status is not None:
             self._note_status(message, status)
             return
@@ -179,11 +178,11 @@ class PullLoop:
             self._held[sequence] = message
             self._repair(sequence - 1)
 
-    def _note_status(self, message: Msg, status: str) -> None:
+    def _note_status(self, message: Message, status: str) -> None:
         if status == "100":
             # It names the last sequence that was delivered to anybody: by that, deliveries that
             # were lost with nothing after them are noticed too.
-            self._repair(int((message.headers or {}).get("Nats-Last-Stream", "0")))
+            self._repair(int(message.headers.get("Nats-Last-Stream", "0")))
             return
         if message.subject.rsplit(".", 1)[1] != str(self._pull):
             return
@@ -197,12 +196,12 @@ class PullLoop:
         elif sequence in self._handed:
             self._handed[sequence] = reply
 
-    def _hand_out(self, message: Msg, sequence: int) -> None:
+    def _hand_out(self, message: Message, sequence: int) -> None:
         delivery = Delivery(
             self,
             subject=message.subject,
             data=message.data,
-            headers=message.headers or {},
+            headers=message.headers,
             sequence=sequence,
             at=_time_of(message),
         )
@@ -320,10 +319,10 @@ class PullLoop:
         return task
 
 
-def _sequence_of(message: Msg) -> int:
+def _sequence_of(message: Message) -> int:
     return int(message.reply.split(".")[-4])
 
 
-def _time_of(message: Msg) -> datetime | None:
+def _time_of(message: Message) -> datetime | None:
     nanoseconds = int(message.reply.split(".")[-2])
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)

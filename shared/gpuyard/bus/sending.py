@@ -9,21 +9,22 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-Outgoing = tuple[str, bytes, Mapping[str, str] | None]
-"""Subject, payload, headers."""
+Outgoing = tuple[str, bytes, str | None]
+"""Subject, payload, and what `header_lines` makes of the headers; None where it has none."""
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
-def publish_command(
-    subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None
-) -> bytes | None:
-    """What goes to the server; None for headers that the library would refuse or mend."""
-    if headers is None:
-        return b"%b %d\r\n%b\r\n" % (f"PUB {subject} {reply}".encode(), len(payload), payload)
+def header_lines(headers: Mapping[str, str]) -> str | None:
+    """Headers as they are sent; None for those that the library would refuse or mend."""
     lines = "".join([f"{name}: {value.strip()}\r\n" for name, value in headers.items()])
     has_breaks = lines.count("\n") + lines.count("\r") != 2 * len(headers)
-    if has_breaks or not all(map(_is_name, headers)):
-        return None
+    return None if has_breaks or not all(map(_is_name, headers)) else lines
+
+
+def publish_command(subject: str, reply: str, payload: bytes, lines: str | None) -> bytes:
+    """What goes to the server; `lines` None is for a message without headers."""
+    if lines is None:
+        return b"%b %d\r\n%b\r\n" % (f"PUB {subject} {reply}".encode(), len(payload), payload)
     block = f"NATS/1.0\r\n{lines}\r\n".encode()
     head = f"HPUB {subject} {reply} {len(block)} {len(block) + len(payload)}\r\n".encode()
     return b"%b%b%b\r\n" % (head, block, payload)

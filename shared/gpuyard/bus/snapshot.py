@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from nats.aio.msg import Msg
-
 from gpuyard.bus.jetstream import JetStream
+from gpuyard.bus.message import Message
 from gpuyard.bus.publication import Stored
 from gpuyard.bus.repeating import repeated
 from gpuyard.errors import Unavailable
@@ -183,9 +182,9 @@ class _Reading:
         """What was overwritten while it waited stays counted as pending and never comes."""
         return await self._jetstream.first_from(self._stream, self._reached + 1) is None
 
-    def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Message) -> None:
         headers = message.headers
-        if headers and "Status" in headers:
+        if "Status" in headers:
             # The pull is over before its count was: a byte limit, or the consumer is gone.
             self._left = 0
             self._moved.set()
@@ -206,16 +205,15 @@ class _Reading:
                 subject=message.subject,
                 sequence=self._reached,
                 data=message.data,
-                headers=headers or {},
+                headers=headers,
                 at=_time_of(at) if self._is_cut else None,
             )
         if self._left <= 0 or not pending or self._broken:
             self._moved.set()
 
 
-def _is_inside_batch(headers: Mapping[str, str] | None) -> bool:
-    found = headers or {}
-    return "Nats-Batch-Id" in found and "Nats-Batch-Commit" not in found
+def _is_inside_batch(headers: Mapping[str, str]) -> bool:
+    return "Nats-Batch-Id" in headers and "Nats-Batch-Commit" not in headers
 
 
 def _time_of(nanoseconds: str) -> datetime:

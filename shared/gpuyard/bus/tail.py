@@ -12,10 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from nats.aio.msg import Msg
-
 from gpuyard.bus.jetstream import JetStream
 from gpuyard.bus.link import Subscription
+from gpuyard.bus.message import Message
 from gpuyard.bus.publication import Stored, parse_time
 from gpuyard.bus.refusals import StreamRefusal
 from gpuyard.errors import Unavailable
@@ -119,9 +118,9 @@ class Tail:
             },
         }
 
-    def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Message) -> None:
         headers = message.headers
-        if headers and "Status" in headers:
+        if "Status" in headers:
             if headers["Status"] == "100" and self._number != int(
                 headers.get("Nats-Last-Consumer", self._number)
             ):
@@ -141,7 +140,7 @@ class Tail:
                 subject=message.subject,
                 sequence=self.sequence,
                 data=message.data,
-                headers=headers or {},
+                headers=headers,
                 at=self._at,
             )
         )

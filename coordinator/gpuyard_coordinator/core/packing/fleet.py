@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from gpuyard_coordinator.core import filters, instances, selection
 from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.packing.kinds import Kind
-from gpuyard_coordinator.core.packing.rooms import Room
-from gpuyard_coordinator.core.packing.states import NOWHERE, Catalogue, Device, Key
+from gpuyard_coordinator.core.packing.rooms import Room, cordons_of
+from gpuyard_coordinator.core.packing.states import NOWHERE, Catalogue, Device, Key, whole_device
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
 
 MASKS_KEPT: Final = 128
@@ -47,10 +47,16 @@ class Member:
 
     def devices(self, room: Room, alike: Sequence[int] = ()) -> list[Device]:
         """Those with room, in the order of their index."""
-        devices = [self._device(room, uuid, m) for uuid, m in room.free_milli.items() if m > 0]
+        kinds = self.kinds
         if self.kind is not None and self.kind < len(alike) and alike[self.kind] != self.kind:
-            devices = [device._replace(kind=alike[self.kind]) for device in devices]
-        return devices
+            kinds = dict.fromkeys(kinds, alike[self.kind])
+        return [
+            whole_device(kinds[uuid])
+            if milli == WHOLE_GPU_MILLI
+            else self._shared(room, uuid, kinds[uuid], milli)
+            for uuid, milli in room.free_milli.items()
+            if milli > 0
+        ]
 
     def find(self, taken: tuple[Device, ...]) -> list[str]:
         """UUIDs of devices of the key, in the order of their index: of several free ones the best
@@ -77,14 +83,11 @@ class Member:
             if milli == device.milli and (not of_kind or self.kinds[uuid] == device.kind):
                 if milli == WHOLE_GPU_MILLI:
                     return uuid
-                if self._device(room, uuid, milli)[2:] == device[2:]:
+                if self._shared(room, uuid, device.kind, milli) == device:
                     return uuid
         raise AssertionError(f"{self.name} has no {device}")
 
-    def _device(self, room: Room, uuid: str, milli: int) -> Device:
-        kind = self.kinds[uuid]
-        if milli == WHOLE_GPU_MILLI:
-            return Device(kind, milli)
+    def _shared(self, room: Room, uuid: str, kind: int, milli: int) -> Device:
         mib, total = room.free_mib[uuid], room.node.gpus[uuid].facts["memory_total_mib"] or 0
         is_short = mib * WHOLE_GPU_MILLI < milli * total
         return Device(kind, milli, mib if is_short else -1, self.guests.get(uuid, 0))
@@ -116,7 +119,7 @@ class Fleet:
             self.is_sorted = False
         room = Room.of(node, self.settings)
         has_grown = room is not None and room.has_grown(member.room)
-        cordons = (node.scheduling, node.scheduling_reason, *sorted(node.cordons.items()))
+        cordons = cordons_of(node) if room is None else room.cordons
         is_other = member.gpus is not node.gpus or member.cordons != cordons
         member.room, member.guests = room, self._guests(node)
         if is_other:

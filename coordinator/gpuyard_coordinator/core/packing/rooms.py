@@ -35,12 +35,13 @@ class Room:
         """None for a node that takes no work."""
         if filters.node_block(node, ("cordon",)) is not None:
             return None
-        is_sampled = filters.is_sampled(node)
-        usable = {
-            uuid: gpu
-            for uuid, gpu in node.gpus.items()
-            if is_sampled and filters.gpu_block(gpu, settings) is None
-        }
+        usable = {}
+        if filters.is_sampled(node):
+            usable = {
+                uuid: gpu
+                for uuid, gpu in node.gpus.items()
+                if filters.gpu_block(gpu, settings) is None
+            }
         return cls(
             node=node,
             free_milli={uuid: gpu.free_milli for uuid, gpu in usable.items()},
@@ -50,7 +51,7 @@ class Room:
             document_kib=filters.document_kib_free(node),
             generation=node.generation,
             is_cordoned=node.scheduling is Scheduling.CORDONED,
-            cordons=(node.scheduling, node.scheduling_reason, *sorted(node.cordons.items())),
+            cordons=cordons_of(node),
         )
 
     def has_grown(self, old: "Room | None") -> bool:
@@ -145,6 +146,11 @@ class Room:
             if best is None or rank < best[0]:
                 best = (rank, uuid)
         return None if best is None else [best[1]]
+
+
+def cordons_of(node: Node) -> tuple[object, ...]:
+    """What an operator ordered of a node and its GPUs."""
+    return (node.scheduling, node.scheduling_reason, *sorted(node.cordons.items()))
 
 
 def _choose_whole(node: Node, shape: Shape, free: list[str]) -> list[str] | None:

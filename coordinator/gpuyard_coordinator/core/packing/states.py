@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard_coordinator.core.packing.kinds import Kind, kind_of
-from gpuyard_coordinator.core.state import Gpu, Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Shape
 
 INFEASIBLE: Final = 2**30
 """The score of a place that does not take a job."""
@@ -25,6 +26,12 @@ class Device(NamedTuple):
     where it is not: memory then binds at most a share that takes all of the rest."""
     guests: int = 0
     """Whose shares are on it, by their number in the catalogue; 0 for nobody's."""
+
+
+@lru_cache(maxsize=1024)
+def whole_device(kind: int) -> Device:
+    """A GPU that is free, as most are."""
+    return Device(kind, WHOLE_GPU_MILLI)
 
 
 class Guests(NamedTuple):
