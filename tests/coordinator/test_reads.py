@@ -319,6 +319,25 @@ def test_totals_put_each_gpu_in_one_place() -> None:
     assert yard_counts.queue_by_reason(yard.cluster) == {"insufficient_gpus": 1}
 
 
+def test_the_gpus_of_a_fleet_are_counted_some_nodes_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(yard_counts, "NODES_AT_ONCE", 2)
+    yard = Yard()
+    for name in "abc":
+        yard.node(name, gpus=4)
+
+    assert yard_counts.count_some(yard.cluster), "one of three is left"
+    assert not yard_counts.count_some(yard.cluster)
+    assert all(node.gpu_counts for node in yard.cluster.nodes.values())
+    yard.submit("j", gpus=3)
+    yard.plan()
+
+    totals = yard_counts.gpu_totals(yard.cluster)
+
+    assert (totals["total"], totals["free"], totals["used"]) == (12, 9, 3)
+
+
 def drained(yard: Yard) -> None:
     yard.drain("a")
 
