@@ -34,13 +34,13 @@ from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import Settings
-from gpuyard_coordinator.store import Write
 from gpuyard_coordinator.store.records import CommitRecord, read_commit_record
 from gpuyard_coordinator.store.replay import replay
 from gpuyard_coordinator.store.replica import FOLLOWED, Replica, in_order
 
 _NEXT_TRY_S: Final = 0.5
 _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError)
+_KEPT: Final = frozenset((*FOLLOWED, "done"))
 _SKIP: Final = len(subjects.state(""))
 _CHUNK: Final = 200
 """Messages that are taken between two looks at the event loop, a few milliseconds."""
@@ -174,7 +174,7 @@ class Follower:
             self._jetstream, subjects.STATE_STREAM, [subjects.state("wal.>")]
         )
         for write in in_order(list(replay(log_records, record).writes())):
-            self._apply(write)
+            self._apply(write.key, write.data)
         now = self.clock.now().mono
         for node in self.cluster.nodes.values():
             node.last_beat = now
@@ -191,7 +191,7 @@ class Follower:
     async def _take_keys(self, stored: Sequence[Stored]) -> None:
         for number, each in enumerate(stored, 1):
             if not each.is_marker:
-                self._apply(Write(each.subject[_SKIP:], each.data))
+                self._apply(each.subject[_SKIP:], each.data)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
 
@@ -209,7 +209,7 @@ class Follower:
         replica = self._replica
         had_resigned = replica.has_resigned
         for write in replica.take(stored):
-            self._apply(write)
+            self._apply(write.key, write.data)
         if self._yard is not None and replica.yard != self._yard:
             raise RemoteProtocolError("the yard was restored: it is read anew")
         if replica.epoch != self.cluster.token[1] or replica.yard != self._yard:
@@ -223,20 +223,20 @@ class Follower:
         self.cluster.yard = str(yard.get("id", ""))
         self.cluster.token = (int(yard.get("generation", 0)), replica.epoch)
 
-    def _apply(self, write: Write) -> None:
-        kind, _, name = write.key.partition(".")
+    def _apply(self, key: str, data: bytes | None) -> None:
+        kind, _, name = key.partition(".")
         try:
-            if write.data is None:
+            if data is None:
                 self._drop(kind, name)
             else:
-                self._put(kind, name, write.data)
+                self._put(kind, name, data)
         except (RemoteProtocolError, *_MALFORMED) as fault:
             # One unreadable document must not keep the yard from having a leader.
-            log.error("stored document not understood", extra={"key": write.key})
-            self.cluster.unreadable.append(f"{write.key}: {fault!r}")
+            log.error("stored document not understood", extra={"key": key})
+            self.cluster.unreadable.append(f"{key}: {fault!r}")
 
     def _put(self, kind: str, name: str, data: bytes) -> None:
-        if kind not in (*FOLLOWED, "done"):
+        if kind not in _KEPT:
             return
         if kind == "job":
             take = recovery.take_job if self._has_queue else recovery.load_job

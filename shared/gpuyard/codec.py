@@ -164,30 +164,6 @@ def decode_own(data: bytes) -> dict[str, Any]:
     return body
 
 
-def split_own(data: bytes, key: str, *, at: int) -> tuple[dict[str, Any], bytes] | None:
-    """Of a map that a program of this yard has packed: the entries before `key`, and what follows
-    that key, still packed. `at` is which entry it is, a negative number counts from the end.
-
-    None where it has no such key there. What comes after the key costs nothing, and is not checked.
-    """
-    size, entries = _map_header(data)
-    before = at if at >= 0 else entries + at
-    if not 0 <= before < entries:
-        return None
-    name, header = _packed_text(key), _packed_map_header(before)
-    end = data.find(name, size)
-    while end >= 0:
-        try:
-            # The same bytes may stand inside of a text: a key begins where an entry has just ended.
-            body = msgpack.unpackb(header + data[size:end], raw=False)
-        except (ValueError, TypeError, msgpack.UnpackException):
-            end = data.find(name, end + 1)
-            continue
-        check_version(body)
-        return body, data[end + len(name) :]
-    return None
-
-
 def _map_header(data: bytes) -> tuple[int, int]:
     """(its bytes, how many entries follow); no entries for what is no map."""
     first = data[0] if data else 0
