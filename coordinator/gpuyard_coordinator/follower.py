@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 class Follower:
     """Run it until this coordinator leads; then `cluster` and `planner` are the leader's to keep.
 
-    `ready` is set while the picture is whole and follows, else `unready` is. `cluster` is another object after each
-    time that it was read anew.
+    `ready` is set while the picture is whole and follows, else `unready` is. `cluster` is another
+    object after each time that it was read anew. `on_opening` is called where an election may be won
+    from now on: the picture is whole, or the lease was given back.
     """
 
     def __init__(
@@ -60,14 +61,14 @@ class Follower:
         *,
         settings: Settings,
         clock: Clock,
-        on_resigned: Callable[[], None] = lambda: None,
+        on_opening: Callable[[], None] = lambda: None,
         on_ended: Callable[[JobKey], None] = lambda key: None,
     ) -> None:
         self.ready, self.unready = asyncio.Event(), asyncio.Event()
         self.clock = clock
         self._jetstream = jetstream
         self._settings = settings
-        self._on_resigned = on_resigned
+        self._on_opening = on_opening
         self._on_ended = on_ended
         self._moved = asyncio.Event()
         self._replica = Replica(CommitRecord())
@@ -142,6 +143,7 @@ class Follower:
         finally:
             gc.enable()
         self._set_ready(True)
+        self._on_opening()
         running = asyncio.ensure_future(self._tail.run())
         try:
             await asyncio.wait({running, self._fault}, return_when=asyncio.FIRST_COMPLETED)
@@ -215,7 +217,7 @@ class Follower:
         if replica.epoch != self.cluster.token[1] or replica.yard != self._yard:
             self._note_leader(replica)
         if replica.has_resigned and not had_resigned:
-            self._on_resigned()
+            self._on_opening()
 
     def _note_leader(self, replica: Replica) -> None:
         yard = codec.decode(replica.yard) if replica.yard else {}

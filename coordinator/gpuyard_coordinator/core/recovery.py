@@ -154,7 +154,8 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
         cluster.mix.observe(job.shape, job.submit_seq)
     cluster.recently_done.discard(key)
     cluster.jobs[key] = job
-    dependencies.enter(cluster, job)
+    if job.after:
+        dependencies.enter(cluster, job)
     arrays.enter(cluster, job)
     ages = 0 if job.array is None else len(job.array.tasks)
     cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1 + ages)
