@@ -13,7 +13,7 @@ from gpuyard.errors import RemoteProtocolError, Unavailable
 from gpuyard.messages import Beat
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.beat_door import BeatDoor
-from gpuyard_coordinator.beat_queue import BeatQueue, Waiting
+from gpuyard_coordinator.beat_queue import BeatQueue
 from gpuyard_coordinator.core import adoption
 from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.inbox import Inbox
@@ -39,7 +39,7 @@ class BeatIntake:
         self._door = BeatDoor()
         self._looking: dict[str, asyncio.Task[None]] = {}
         """By subject: a node's next beat waits until the one that is looked up has come back."""
-        self._held: dict[str, Waiting] = {}
+        self._held: dict[str, Message] = {}
         self._ready: deque[NodeBeat] = deque()
         """Read, or looked up, and not taken yet."""
 
@@ -65,13 +65,12 @@ class BeatIntake:
         return True
 
     def _read(self) -> NodeBeat | None:
-        waiting = self._queue.take()
-        message = waiting.message
+        message = self._queue.take()
         if message.subject in self._looking:
-            self._held[message.subject] = waiting
+            self._held[message.subject] = message
             return None
         try:
-            beat = self._door.read(message, is_news=waiting.is_news)
+            beat = self._door.read(message)
         except RemoteProtocolError as error:
             log.warning("beat refused", subject=message.subject, reason=str(error)[:300])
             return None

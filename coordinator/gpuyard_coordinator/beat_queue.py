@@ -7,7 +7,7 @@ answer about the leader's lease above all, does not wait for the reading of any.
 
 import asyncio
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpuyard.bus import Message
 from gpuyard_coordinator.inbox import Inbox
@@ -15,15 +15,7 @@ from gpuyard_coordinator.inbox import Inbox
 MOST_WAITING: Final = 20_000
 """Beats that may wait, those of made-up agents among them; the oldest is let go for another."""
 IN_TIME: Final = 0.75
-"""Of an interval since the last beat: one that comes sooner than that was sent for its news."""
-
-
-class Waiting(NamedTuple):
-    """A beat that nobody read yet."""
-
-    message: Message
-    is_news: bool
-    """It was sent for its news: it came sooner than on time."""
+"""Of an interval since the last beat: one that comes sooner than that was sent for its news, and is read at once."""
 
 
 class BeatQueue:
@@ -36,7 +28,7 @@ class BeatQueue:
         self._inbox = inbox
         self._news_s = beat_s * IN_TIME
         # A plain map looks for its oldest entry past all that were taken from its front.
-        self._waiting: OrderedDict[tuple[str, str], Waiting] = OrderedDict()
+        self._waiting: OrderedDict[tuple[str, str], Message] = OrderedDict()
         self._heard: dict[str, float] = {}
         """When each subject had its last beat, on the loop's clock."""
 
@@ -49,21 +41,20 @@ class BeatQueue:
         now = asyncio.get_running_loop().time()
         last = self._heard.get(message.subject)
         self._heard[message.subject] = now
-        is_news = last is None or now - last < self._news_s
-        self._waiting[_agent(message)] = Waiting(message, is_news)
+        self._waiting[_agent(message)] = message
         if len(self._waiting) > MOST_WAITING:
             self.take()
-        if is_news:
+        if last is None or now - last < self._news_s:
             self._inbox.wake()
         else:
             self._inbox.wake_soon()
 
-    def put_back(self, waiting: Waiting) -> None:
+    def put_back(self, message: Message) -> None:
         """One that could not be read yet; a newer one of its agent that waits keeps its place."""
-        self._waiting.setdefault(_agent(waiting.message), waiting)
+        self._waiting.setdefault(_agent(message), message)
         self._inbox.wake()
 
-    def take(self) -> Waiting:
+    def take(self) -> Message:
         """The oldest one; KeyError where none waits."""
         return self._waiting.popitem(last=False)[1]
 

@@ -5,10 +5,11 @@ Bodies that anybody may send go through `gpuyard.codec`, which says more of what
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import msgspec
 
+from gpuyard._typing import TypedDict
 from gpuyard.codec import check_version
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError
 from gpuyard.messages import VERSION
@@ -44,12 +45,13 @@ def decode_own(data: bytes) -> dict[str, Any]:
     return body
 
 
-def reader(kind: type[T]) -> Callable[[bytes], T]:
-    """A function that reads bodies of one type; it raises RemoteProtocolError with the field that is wrong.
+def reader(kind: type[T], *, leaving_out: str = "") -> Callable[[bytes], T]:
+    """A function that reads bodies of one type and checks them against it; it raises
+    RemoteProtocolError with the field that is wrong.
 
-    Keys that the type does not have are left out.
+    Keys that the type does not have are left out, and so is the one that `leaving_out` names.
     """
-    decode = msgspec.msgpack.Decoder(kind).decode
+    decode = msgspec.msgpack.Decoder(_without(kind, leaving_out) if leaving_out else kind).decode
 
     def read(data: bytes) -> T:
         try:
@@ -58,3 +60,19 @@ def reader(kind: type[T]) -> Callable[[bytes], T]:
             raise RemoteProtocolError(str(fault)) from fault
 
     return read
+
+
+def check(body: Mapping[str, Any], kind: type[T]) -> T:
+    """A body that is read already, as `reader` gives it."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as fault:
+        raise RemoteProtocolError(str(fault)) from fault
+
+
+def _without(kind: type[T], key: str) -> type[T]:
+    hints = get_type_hints(kind, include_extras=True)
+    del hints[key]
+    make: Any = TypedDict
+    rest: type[T] = make(kind.__name__, hints)
+    return rest

@@ -20,6 +20,7 @@ from gpuyard import codec, subjects
 from gpuyard.bus import JetStream, Publication, Stale, Stored, StreamRefusal, Undecided
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
 from gpuyard.messages import Token
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.yard_memory import YardMemory
 
 MARGIN_S: Final = 0.3
@@ -260,7 +261,7 @@ class Leadership:
                 self._memory.require_none()
             yard = "".join(secrets.choice(_YARD_LETTERS) for _ in range(6))
             generation = self._wall_ms()
-            record = codec.encode({"v": 1, "id": yard, "generation": generation})
+            record = fast_codec.encode({"v": 1, "id": yard, "generation": generation})
             try:
                 await self._jetstream.publish(
                     Publication(subjects.state(subjects.YARD_KEY), record, expected=0)
@@ -341,7 +342,7 @@ class Leadership:
         return same_place and not self._is_alive(other)
 
     def _record(self, term: str) -> bytes:
-        return codec.encode({"v": 1, "term": term, "holder": asdict(self._holder)})
+        return fast_codec.encode({"v": 1, "term": term, "holder": asdict(self._holder)})
 
     async def _last(self, key: str) -> Stored | None:
         return await self._jetstream.last(subjects.STATE_STREAM, subjects.state(key))

@@ -6,8 +6,8 @@ Each body is packed once: the record of the commit holds the very bytes that go 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from gpuyard import codec
 from gpuyard.messages import OutMessage, OutRecord
+from gpuyard_coordinator import fast_codec
 
 RECORD_BYTES: Final = 256 * 1024
 PackedMessage = tuple[str, bytes]
@@ -19,7 +19,7 @@ def packed_records(out: Iterable[OutMessage]) -> list[list[PackedMessage]]:
     records: list[list[PackedMessage]] = []
     size = RECORD_BYTES
     for message in out:
-        packed = codec.encode(message["body"])
+        packed = fast_codec.encode(message["body"])
         size += len(packed)
         if size >= RECORD_BYTES:
             records.append([])
@@ -30,10 +30,12 @@ def packed_records(out: Iterable[OutMessage]) -> list[list[PackedMessage]]:
 
 def packed_messages(record: OutRecord) -> list[PackedMessage]:
     """Those of a record as it was stored."""
-    return [(message["subject"], codec.encode(message["body"])) for message in record["messages"]]
+    return [
+        (message["subject"], fast_codec.encode(message["body"])) for message in record["messages"]
+    ]
 
 
 def encode_record(messages: Sequence[PackedMessage]) -> bytes:
     """The `OutRecord` of these messages as it is stored."""
-    items = [codec.encode_joined({"subject": subject}, "body", data) for subject, data in messages]
-    return codec.encode_list({"v": 1}, "messages", items, as_json=False)
+    items = [{"subject": subject, "body": fast_codec.Raw(body)} for subject, body in messages]
+    return fast_codec.encode({"v": 1, "messages": items})

@@ -158,7 +158,7 @@ class Standby:
         """As many beats as do not keep a read waiting for long."""
         for _ in range(min(BEATS_AT_ONCE, len(self._waiting))):
             try:
-                self.follower.hear(self._door.read(self._waiting.take().message))
+                self.follower.hear(self._door.read(self._waiting.take()))
             except RemoteProtocolError:
                 continue  # the leader says in its log what is wrong with it
         if len(self._waiting):

@@ -10,11 +10,12 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from gpuyard import codec, subjects
+from gpuyard import subjects
 from gpuyard.bus import Bus, Delivery, Message
 from gpuyard.errors import Unavailable
 from gpuyard.messages import BeatReply
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.cluster import Cluster
@@ -113,9 +114,9 @@ class Teller:
         log_chunks = self.logs.stored(node) if node.attempts else {}
         if is_wanted or log_chunks or outcome.status != "ok" or beat.is_json:
             answer = self._beat_reply(outcome, node if is_wanted else None, log_chunks)
-            return beat.encode_answer(answer)
+            return beat.encode_answer(answer) if beat.is_json else fast_codec.encode(answer)
         if not self._usual_reply:
-            self._usual_reply = codec.encode(self._beat_reply(None, None, {}))
+            self._usual_reply = fast_codec.encode(self._beat_reply(None, None, {}))
         return self._usual_reply
 
     def _beat_reply(

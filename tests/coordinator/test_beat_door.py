@@ -50,28 +50,29 @@ def test_the_rest_is_checked_each_time(as_json: bool) -> None:
         door.read(message(BEAT, node="other", as_json=as_json))
 
 
-def test_samples_that_come_again_for_news_are_the_same_object() -> None:
+def test_samples_are_read_and_checked_each_time() -> None:
     door = BeatDoor()
     door.read(message(BEAT))
-    first = door.read(message(BEAT), is_news=True)
-    second = door.read(message(BEAT | {"seq": BEAT["seq"] + 1}), is_news=True)
-    assert second["samples"] is first["samples"]
-    assert second == {**BEAT, "seq": BEAT["seq"] + 1}
-    on_time = door.read(message(BEAT))
-    assert on_time == BEAT
-
-
-def test_samples_that_changed_are_read_and_checked() -> None:
-    door = BeatDoor()
-    for _ in range(3):
-        door.read(message(BEAT), is_news=True)
     changed = [sample | {"memory_used_mib": 77} for sample in BEAT["samples"]]
-    for is_news in (True, False, True):
-        read = door.read(message(BEAT | {"samples": changed}), is_news=is_news)
-        assert read["samples"] == changed
-    assert door.read(message(BEAT), is_news=True)["samples"] == BEAT["samples"]
+    assert door.read(message(BEAT | {"samples": changed}))["samples"] == changed
+    with pytest.raises(RemoteProtocolError, match=r"samples\[0\].power_w"):
+        hot = [sample | {"power_w": "hot"} for sample in BEAT["samples"]]
+        door.read(message(BEAT | {"samples": hot}))
     with pytest.raises(RemoteProtocolError, match="samples"):
-        door.read(message(BEAT | {"samples": None}), is_news=True)
+        door.read(message(BEAT | {"samples": None}))
+
+
+def test_a_spec_that_a_beat_tells_is_looked_at_closely() -> None:
+    door = BeatDoor()
+    door.read(message(BEAT))
+    report = next(report for report in BEAT["attempts"] if report.get("wanted"))
+    told = message(BEAT | {"attempts": [report]})
+    assert door.read(told)["attempts"] == [report]
+    for odd in (float("nan"), {b"key": 1}, msgpack.ExtType(1, b"x")):
+        wanted = report["wanted"] | {"spec": {"env": odd}}
+        data = msgpack.packb(BEAT | {"attempts": [report | {"wanted": wanted}]})
+        with pytest.raises(RemoteProtocolError):
+            door.read(Message(subject=f"gpuyard.beat.{NODE}", data=data, reply="", headers=None))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -14,7 +14,7 @@ def beat(node: str, number: int, *, agent: str = "a1") -> Message:
 
 
 def drained(queue: BeatQueue) -> list[Message]:
-    return [queue.take().message for _ in range(len(queue))]
+    return [queue.take() for _ in range(len(queue))]
 
 
 async def is_awake(inbox: Inbox, *, within_s: float = SOON_S / 10) -> bool:
@@ -59,7 +59,7 @@ async def test_beats_of_made_up_agents_do_not_pile_up() -> None:
     for number in range(beat_queue.MOST_WAITING + 5):
         queue.put(beat("n1", 1, agent=f"a{number}"))
     assert len(queue) == beat_queue.MOST_WAITING
-    assert queue.take().message.reply == "_INBOX.a.n1.a5.1"
+    assert queue.take().reply == "_INBOX.a.n1.a5.1"
 
 
 async def test_a_first_beat_and_one_before_its_time_wake_at_once() -> None:
@@ -80,12 +80,3 @@ async def test_a_beat_in_its_time_waits_a_moment_for_others() -> None:
     queue.put(beat("n1", 2))
     assert not await is_awake(inbox)
     assert await is_awake(inbox, within_s=5.0)
-
-
-async def test_one_before_its_time_is_told_from_one_on_time() -> None:
-    early, timely = BeatQueue(Inbox(), beat_s=60.0), BeatQueue(Inbox(), beat_s=0.0)
-    for queue in (early, timely):
-        queue.put(beat("n1", 1))
-        queue.put(beat("n1", 2))
-    assert early.take().is_news
-    assert not timely.take().is_news

@@ -14,13 +14,13 @@ all that it runs, with what each was started from. Rules of this file:
 import sys
 from typing import Final
 
-from gpuyard import codec
 from gpuyard.messages import AttemptReport, Beat, WantedEntry
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import (
     arrays,
     documents,
@@ -165,7 +165,7 @@ def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: N
             id=id,
             user=wanted["user"],
             user_verified=False,
-            packed_spec=codec.encode(spec),
+            packed_spec=fast_codec.encode(spec),
             name=wanted["name"],
             spec_sha256=wanted["spec_sha256"],
             shape=documents.shape_of(spec, tenant, cluster.tenants.get(tenant)),

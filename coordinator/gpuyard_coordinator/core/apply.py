@@ -7,12 +7,12 @@ in with them.
 import sys
 from typing import Any, assert_never
 
-from gpuyard import codec
 from gpuyard.errors import Conflict, FieldFault, InvalidJob, TooLarge, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import (
     arrays,
     beats,
@@ -255,7 +255,7 @@ def _new_job(
         id=event.id,
         user=event.user,
         user_verified=event.user_verified,
-        packed_spec=codec.encode(spec),
+        packed_spec=fast_codec.encode(spec),
         name=spec.get("name"),
         spec_sha256=event.spec_sha256,
         shape=shape,
@@ -353,7 +353,7 @@ def _keep(
     *,
     is_early_cancel: bool = False,
 ) -> None:
-    packed = codec.encode(record)
+    packed = fast_codec.encode(record)
     effects.done[key] = Done(packed, is_early_cancel)
     cluster.recently_done.put(key, packed)
 
@@ -365,7 +365,7 @@ def _record(tenant: str, id: str, user: str, state: JobState, now: Now) -> JobDo
         id=id,
         user=user,
         user_verified=False,
-        packed_spec=codec.encode({}),
+        packed_spec=fast_codec.encode({}),
         name=None,
         spec_sha256="",
         shape=Shape(),

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from gpuyard import codec
 from gpuyard.messages import JobDocument
 from gpuyard.model import ids
 from gpuyard.model.arrays import parse_array
@@ -18,6 +17,7 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.quantities import counted
 from gpuyard.model.reasons import EndReason, exit_code_of
 from gpuyard.model.states import HOLDING_STATES, JobState
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.cluster import Cluster, LiveTasks
 from gpuyard_coordinator.core.effects import Effects
@@ -170,7 +170,7 @@ def task(cluster: Cluster, array: Job, position: int, now: Now | None = None) ->
     assert array.array is not None
     packed = _task_spec(array.packed_spec)
     document = cluster.tenants.get(array.tenant)
-    spec = codec.decode_own(packed)
+    spec = fast_codec.decode_own(packed)
     return Job(
         tenant=array.tenant,
         id=ids.task_id(array.id, array.array.tasks.at(position)),
@@ -193,7 +193,7 @@ def task(cluster: Cluster, array: Job, position: int, now: Now | None = None) ->
 
 @lru_cache(maxsize=64)
 def _task_spec(packed: bytes) -> bytes:
-    return codec.encode(codec.decode_own(packed) | _NOT_A_TASKS)
+    return fast_codec.encode(fast_codec.decode_own(packed) | _NOT_A_TASKS)
 
 
 def live(cluster: Cluster, array: Job) -> Iterator[Job]:

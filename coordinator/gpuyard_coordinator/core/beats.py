@@ -184,7 +184,7 @@ def _readiness(node: Node) -> tuple[object, ...]:
 
 def _take_samples(node: Node, samples: list[GpuSample], settings: Settings) -> bool:
     """True if one of its GPUs takes work now that did not before, or the other way round."""
-    if samples is node.samples:
+    if samples == node.samples:  # as in most beats that come for news of an attempt
         return False
     has_changed = False
     measured = {sample["uuid"]: sample for sample in samples}

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from gpuyard import codec
 from gpuyard.messages import (
     ArrayDocument,
     AttemptDocument,
@@ -20,6 +19,7 @@ from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, Scheduling
 from gpuyard.model.verdicts import Verdict
 from gpuyard.model.where import parse
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import (
     Array,
@@ -86,7 +86,7 @@ def shape_of(
         models=None if (models := document.get("models")) is None else tuple(models),
         is_shared_across_tenants=bool(document.get("share_across_tenants")),
         document_kib=_document_kib(
-            len(packed or codec.encode(spec)), _GPUS_OF_ALL if is_all else count + len(ids)
+            len(packed or fast_codec.encode(spec)), _GPUS_OF_ALL if is_all else count + len(ids)
         ),
         busy_s=_busy_s(spec),
         mig=gpus.get("mig"),
@@ -112,7 +112,7 @@ def job_document(job: Job, verdict: Verdict | None = None) -> JobDocument:
 
 def encode_job(job: Job) -> bytes:
     """`job_document` as it is stored."""
-    return codec.encode_joined(_job_fields(job, None), "spec", job.packed_spec)
+    return fast_codec.encode({**_job_fields(job, None), "spec": fast_codec.Raw(job.packed_spec)})
 
 
 def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
@@ -325,12 +325,12 @@ def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
 
 def encode_wanted(cluster: Cluster, node: Node) -> bytes:
     """`wanted_document` as it is sent, without unpacking a spec."""
-    entries = [
-        codec.encode_joined(_entry_fields(job, attempt), "spec", job.packed_spec)
+    entries: list[Mapping[str, Any]] = [
+        {**_entry_fields(job, attempt), "spec": fast_codec.Raw(job.packed_spec)}
         for job, attempt in node.attempts.values()
     ]
-    entries += [codec.encode(_refusing_entry(node, key)) for key in sorted(node.refused)]
-    return codec.encode_list(_wanted_fields(cluster, node), "entries", entries, as_json=False)
+    entries += [_refusing_entry(node, key) for key in sorted(node.refused)]
+    return fast_codec.encode({**_wanted_fields(cluster, node), "entries": entries})
 
 
 def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from gpuyard import codec
 from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator import fast_codec
 
 MOST: Final = 5_000
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -33,7 +33,7 @@ class RecentlyDone:
     def get(self, key: JobKey) -> JobDocument | None:
         """The record, unpacked anew each time; None where no job of that key ended of late."""
         packed = self._records.get(key)
-        return None if packed is None else cast(JobDocument, codec.decode_own(packed))
+        return None if packed is None else cast(JobDocument, fast_codec.decode_own(packed))
 
     def put(self, key: JobKey, packed: bytes) -> None:
         """A job is over. Takes the place of a record that has its key."""

@@ -8,7 +8,6 @@ from bisect import insort
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from gpuyard import codec
 from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrder, Token
 from gpuyard.model.arrays import Tasks
 from gpuyard.model.ids import JobKey
@@ -16,6 +15,7 @@ from gpuyard.model.mig import is_uuid as is_instance_uuid
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
 from gpuyard.model.states import AttemptState, JobState, NodeState, Scheduling
 from gpuyard.model.where import Condition
+from gpuyard_coordinator import fast_codec
 
 AttemptRef = tuple[str, str, int]
 """(tenant, job, attempt): the unique key of an attempt."""
@@ -270,7 +270,7 @@ class Job:
     @property
     def spec(self) -> dict[str, Any]:
         """The normalised spec, unpacked anew each time: changing it changes nothing."""
-        return codec.decode_own(self.packed_spec)
+        return fast_codec.decode_own(self.packed_spec)
 
     @property
     def key(self) -> JobKey:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from gpuyard import codec
 from gpuyard.errors import GpuyardError, RemoteProtocolError
+from gpuyard_coordinator import fast_codec
 
 MAGIC: Final = b"gpuyard record 1\n"
 SUFFIX: Final = ".record"
@@ -27,7 +27,7 @@ class BadRecord(GpuyardError):
 
 
 def frame(body: Mapping[str, Any]) -> bytes:
-    data = codec.encode(body)
+    data = fast_codec.encode(body)
     return len(data).to_bytes(_LENGTH, "big") + data
 
 
@@ -70,6 +70,6 @@ def _frames(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
         if len(data) < length:
             return
         try:
-            yield codec.decode_own(data)
+            yield fast_codec.decode_own(data)
         except RemoteProtocolError as fault:
             raise BadRecord(f"{path}: damaged at byte {at}: {fault}") from fault

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from gpuyard import __version__, codec, subjects
+from gpuyard import __version__, subjects
 from gpuyard.model.ids import JobKey
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import documents, images
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.conditions import Condition, condition_of
@@ -207,15 +208,15 @@ def _nodes_with(cluster: Cluster, image: str) -> list[str]:
 def _pieces(cluster: Cluster) -> Iterator[list[tuple[str, bytes]]]:
     """The documents of the yard, as they are when each piece is asked for."""
     puts = [
-        (subjects.tenant_key(name), codec.encode({"v": 1, **document}))
+        (subjects.tenant_key(name), fast_codec.encode({"v": 1, **document}))
         for name, document in cluster.tenants.items()
     ]
-    puts.append((subjects.MIX_KEY, codec.encode(cluster.priced.to_document())))
+    puts.append((subjects.MIX_KEY, fast_codec.encode(cluster.priced.to_document())))
     yield puts
     for names in _slices(list(cluster.nodes), NODES_PER_PIECE):
         nodes = [node for name in names if (node := cluster.nodes.get(name)) is not None]
         yield [
-            (subjects.node_key(node.name), codec.encode(documents.node_document(node)))
+            (subjects.node_key(node.name), fast_codec.encode(documents.node_document(node)))
             for node in nodes
         ]
     for keys in _slices(list(cluster.jobs), JOBS_PER_PIECE):

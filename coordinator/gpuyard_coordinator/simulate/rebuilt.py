@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from gpuyard import codec, subjects
+from gpuyard import subjects
 from gpuyard.messages import NodeDocument
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import HOLDING_STATES, AttemptState, JobState
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import (
     arrays,
     documents,
@@ -97,12 +98,12 @@ class Rebuilt:
                 self._read_job((tenant, id), data, turn["next_seq"])
         for kind, _, data in written:
             if kind == "share":  # after the jobs, whose ends it counts
-                shares.take_share(self.cluster, codec.decode_own(data))
+                shares.take_share(self.cluster, fast_codec.decode_own(data))
         for job_key, code in self._parked.items():
             self._park(job_key, code)
 
     def _take_document(self, kind: str, name: str, data: bytes | None) -> None:
-        document: Any = None if data is None else codec.decode_own(data)
+        document: Any = None if data is None else fast_codec.decode_own(data)
         if kind == "node":
             if document is None:
                 self.conditions.pop(name, None)
@@ -252,11 +253,11 @@ def _load(cluster: Cluster, puts: Documents) -> None:
     for key, data in puts.items():
         by_kind.setdefault(key.partition(".")[0], []).append(data)
     for data in by_kind.get(subjects.MIX_KEY, ()):
-        recovery.take_mix(cluster, codec.decode_own(data))
+        recovery.take_mix(cluster, fast_codec.decode_own(data))
     for data in by_kind.get("tenant", ()):
-        recovery.take_tenant(cluster, codec.decode_own(data))
+        recovery.take_tenant(cluster, fast_codec.decode_own(data))
     for data in by_kind.get("node", ()):
-        recovery.take_node(cluster, cast(NodeDocument, codec.decode_own(data)))
+        recovery.take_node(cluster, cast(NodeDocument, fast_codec.decode_own(data)))
     for data in by_kind.get("job", ()):
         recovery.load_job(cluster, data)
     # No planner sees an array, and no plan of a replay may hand out its tasks.

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gpuyard import codec
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.record import BadRecord, read_frames
 from gpuyard_coordinator.simulate.workload import (
@@ -64,7 +64,7 @@ def _take(
 ) -> None:
     kind, _, name = key.partition(".")
     if kind in ("job", "done") and data is not None:
-        jobs[name] = codec.decode_own(data)
+        jobs[name] = fast_codec.decode_own(data)
     elif kind in ("node", "tenant"):
         kept = nodes if kind == "node" else tenants
         if data is None:
@@ -83,10 +83,10 @@ def _workload(
 ) -> Workload:
     workload = Workload(name)
     for data in nodes.values():
-        node = documents.node_from_document(codec.decode_own(data))  # type: ignore[arg-type]
+        node = documents.node_from_document(fast_codec.decode_own(data))  # type: ignore[arg-type]
         workload.nodes.append(well_node(node.name, node.facts))
     for tenant, data in tenants.items():
-        document = codec.decode_own(data)
+        document = fast_codec.decode_own(data)
         workload.tenants[tenant] = {key: document[key] for key in document if key != "v"}
     for key, job in jobs.items():
         if job["spec"].get("array"):

@@ -8,6 +8,7 @@ from gpuyard import bucket_rules, codec, subjects
 from gpuyard.bus import MAX_BATCH_MESSAGES, Publication, Stored
 from gpuyard.errors import RemoteProtocolError
 from gpuyard.messages import Token
+from gpuyard_coordinator import fast_codec
 
 MAX_WRITES: Final = MAX_BATCH_MESSAGES - 1
 """The commit record takes one message of the batch."""
@@ -39,7 +40,7 @@ class Write(NamedTuple):
 def put(key: str, document: Mapping[str, Any] | bytes, *, ttl_s: float | None = None) -> Write:
     """Store `document` at `key`; it vanishes after `ttl_s` (from 1 s) where that is given, counted
     from the checkpoint."""
-    data = document if isinstance(document, bytes) else codec.encode(document)
+    data = document if isinstance(document, bytes) else fast_codec.encode(document)
     return Write(key=key, data=data, ttl_s=ttl_s)
 
 
@@ -61,7 +62,7 @@ class CommitRecord:
     """Where it is stored; 0 where there is none yet."""
 
     def encode(self) -> bytes:
-        return codec.encode(
+        return fast_codec.encode(
             {"v": 1, "id": self.id, "taken_over": self.taken_over, "covered": list(self.covered)}
         )
 
@@ -78,7 +79,7 @@ class CommitRecord:
 
 def encode_wal(writes: Sequence[Write]) -> bytes:
     """A commit as one message."""
-    return codec.encode(
+    return fast_codec.encode(
         {"v": 1, "writes": [{"key": w.key, "data": w.data, "ttl_s": w.ttl_s} for w in writes]}
     )
 
