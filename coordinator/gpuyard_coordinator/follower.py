@@ -26,7 +26,7 @@ from gpuyard.bus import (
 from gpuyard.errors import ProtocolError, RemoteProtocolError, Unavailable
 from gpuyard.messages import Beat
 from gpuyard.model.ids import JobKey
-from gpuyard_coordinator import ended_jobs
+from gpuyard_coordinator import ended_jobs, fast_codec
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import beats, recovery, shares
 from gpuyard_coordinator.core.cluster import Cluster
@@ -244,7 +244,7 @@ class Follower:
             take = recovery.take_job if self._has_queue else recovery.load_job
             take(self.cluster, data)
             return
-        document: Any = codec.decode_own(data)
+        document: Any = fast_codec.decode_own(data)
         if kind == "node":
             recovery.take_node(self.cluster, document)
             node = self.cluster.nodes[name]
