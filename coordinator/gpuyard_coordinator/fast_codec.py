@@ -36,7 +36,10 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def decode_own(data: bytes) -> dict[str, Any]:
-    """As `codec.decode_own`: a map that a program of this yard has packed."""
+    """A map that a program of this yard has packed, with no check beyond that and its `v`.
+
+    For what was checked when it came in; raises RemoteProtocolError for what cannot be read.
+    """
     try:
         body = _decode(data)
     except (msgspec.DecodeError, RecursionError) as fault:

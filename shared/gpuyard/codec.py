@@ -95,22 +95,6 @@ def may_have_odd_number(data: bytes) -> bool:
     return bool(_NOT_FINITE[0].search(data) or _NOT_FINITE[1].search(data))
 
 
-def decode_own(data: bytes) -> dict[str, Any]:
-    """A map that a program of this yard has packed, with no check beyond being one.
-
-    For what is stored by the hundred thousand and was checked when it came in; raises
-    RemoteProtocolError for what cannot be read.
-    """
-    try:
-        body = msgpack.unpackb(data, raw=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as fault:
-        raise RemoteProtocolError(f"the document is not msgpack: {_one_line(fault)}") from fault
-    if type(body) is not dict:
-        raise RemoteProtocolError("the document is not a map")
-    check_version(body)
-    return body
-
-
 def _map_header(data: bytes) -> tuple[int, int]:
     """(its bytes, how many entries follow); no entries for what is no map."""
     first = data[0] if data else 0
