@@ -48,6 +48,8 @@ GOAL_S: Final = 5.0
 GOAL_MIB: Final = 400.0
 _STORE_GIB: Final = 2
 _NODE: Final = "node-999999"
+_ENVIRONMENT: Final = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+"""With bytecode, which installed code has; that of a working tree is written by the first import."""
 Progress = Callable[[str], None]
 
 
@@ -178,7 +180,8 @@ def _variant(like: Job, number: int, *, tenant: str, gpus: int) -> Job:
 
 def _imports() -> float:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import gpuyard_coordinator.__main__"], check=True)
+    imports = "import gpuyard_coordinator.__main__, gpuyard_coordinator.daemon"
+    subprocess.run([sys.executable, "-c", imports], check=True, env=_ENVIRONMENT)
     return time.monotonic() - began
 
 
@@ -215,7 +218,9 @@ def _spawn(url: str, folder: Path) -> "subprocess.Popen[bytes]":
     config.write_text(f'store_max_gib = {_STORE_GIB}\ndir = "{folder}"\n')
     command = [sys.executable, "-m", "gpuyard_coordinator", "--config", str(config), "--url", url]
     with (folder / "coordinator.log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=_ENVIRONMENT
+        )
 
 
 def _cpu_s(pid: int) -> float:

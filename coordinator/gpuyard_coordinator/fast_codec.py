@@ -5,17 +5,23 @@ Bodies that anybody may send go through `gpuyard.codec`, which says more of what
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import msgspec
 
 from gpuyard._typing import TypedDict
 from gpuyard.codec import check_version
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError
+from gpuyard.messages import VERSION
 
 Raw = msgspec.Raw
 """A value that is packed already: one of a body to encode, or one to read that stays packed."""
+NIL: Final = Raw(b"\xc0")
 Struct = msgspec.Struct
+fields_of: Final = msgspec.structs.astuple
+"""The values of a `Struct`, in the order of its fields."""
+Version = Annotated[int, msgspec.Meta(ge=1, le=VERSION)]
+"""Type of the `v` of a body: one that this program knows."""
 T = TypeVar("T")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -30,7 +36,10 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def decode_own(data: bytes) -> dict[str, Any]:
-    """As `codec.decode_own`: a map that a program of this yard has packed."""
+    """A map that a program of this yard has packed, with no check beyond that and its `v`.
+
+    For what was checked when it came in; raises RemoteProtocolError for what cannot be read.
+    """
     try:
         body = _decode(data)
     except (msgspec.DecodeError, RecursionError) as fault:

@@ -26,7 +26,7 @@ from gpuyard.bus import (
 from gpuyard.errors import ProtocolError, RemoteProtocolError, Unavailable
 from gpuyard.messages import Beat
 from gpuyard.model.ids import JobKey
-from gpuyard_coordinator import ended_jobs
+from gpuyard_coordinator import ended_jobs, fast_codec
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import beats, recovery, shares
 from gpuyard_coordinator.core.cluster import Cluster
@@ -34,13 +34,13 @@ from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import Settings
-from gpuyard_coordinator.store import Write
 from gpuyard_coordinator.store.records import CommitRecord, read_commit_record
 from gpuyard_coordinator.store.replay import replay
 from gpuyard_coordinator.store.replica import FOLLOWED, Replica, in_order
 
 _NEXT_TRY_S: Final = 0.5
 _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError)
+_KEPT: Final = frozenset((*FOLLOWED, "done"))
 _SKIP: Final = len(subjects.state(""))
 _CHUNK: Final = 200
 """Messages that are taken between two looks at the event loop, a few milliseconds."""
@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 class Follower:
     """Run it until this coordinator leads; then `cluster` and `planner` are the leader's to keep.
 
-    `ready` is set while the picture is whole and follows, else `unready` is. `cluster` is another object after each
-    time that it was read anew.
+    `ready` is set while the picture is whole and follows, else `unready` is. `cluster` is another
+    object after each time that it was read anew. `on_opening` is called where an election may be won
+    from now on: the picture is whole, or the lease was given back.
     """
 
     def __init__(
@@ -60,14 +61,14 @@ class Follower:
         *,
         settings: Settings,
         clock: Clock,
-        on_resigned: Callable[[], None] = lambda: None,
+        on_opening: Callable[[], None] = lambda: None,
         on_ended: Callable[[JobKey], None] = lambda key: None,
     ) -> None:
         self.ready, self.unready = asyncio.Event(), asyncio.Event()
         self.clock = clock
         self._jetstream = jetstream
         self._settings = settings
-        self._on_resigned = on_resigned
+        self._on_opening = on_opening
         self._on_ended = on_ended
         self._moved = asyncio.Event()
         self._replica = Replica(CommitRecord())
@@ -142,6 +143,7 @@ class Follower:
         finally:
             gc.enable()
         self._set_ready(True)
+        self._on_opening()
         running = asyncio.ensure_future(self._tail.run())
         try:
             await asyncio.wait({running, self._fault}, return_when=asyncio.FIRST_COMPLETED)
@@ -174,7 +176,7 @@ class Follower:
             self._jetstream, subjects.STATE_STREAM, [subjects.state("wal.>")]
         )
         for write in in_order(list(replay(log_records, record).writes())):
-            self._apply(write)
+            self._apply(write.key, write.data)
         now = self.clock.now().mono
         for node in self.cluster.nodes.values():
             node.last_beat = now
@@ -191,7 +193,7 @@ class Follower:
     async def _take_keys(self, stored: Sequence[Stored]) -> None:
         for number, each in enumerate(stored, 1):
             if not each.is_marker:
-                self._apply(Write(each.subject[_SKIP:], each.data))
+                self._apply(each.subject[_SKIP:], each.data)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
 
@@ -209,13 +211,13 @@ class Follower:
         replica = self._replica
         had_resigned = replica.has_resigned
         for write in replica.take(stored):
-            self._apply(write)
+            self._apply(write.key, write.data)
         if self._yard is not None and replica.yard != self._yard:
             raise RemoteProtocolError("the yard was restored: it is read anew")
         if replica.epoch != self.cluster.token[1] or replica.yard != self._yard:
             self._note_leader(replica)
         if replica.has_resigned and not had_resigned:
-            self._on_resigned()
+            self._on_opening()
 
     def _note_leader(self, replica: Replica) -> None:
         yard = codec.decode(replica.yard) if replica.yard else {}
@@ -223,26 +225,26 @@ class Follower:
         self.cluster.yard = str(yard.get("id", ""))
         self.cluster.token = (int(yard.get("generation", 0)), replica.epoch)
 
-    def _apply(self, write: Write) -> None:
-        kind, _, name = write.key.partition(".")
+    def _apply(self, key: str, data: bytes | None) -> None:
+        kind, _, name = key.partition(".")
         try:
-            if write.data is None:
+            if data is None:
                 self._drop(kind, name)
             else:
-                self._put(kind, name, write.data)
+                self._put(kind, name, data)
         except (RemoteProtocolError, *_MALFORMED) as fault:
             # One unreadable document must not keep the yard from having a leader.
-            log.error("stored document not understood", extra={"key": write.key})
-            self.cluster.unreadable.append(f"{write.key}: {fault!r}")
+            log.error("stored document not understood", extra={"key": key})
+            self.cluster.unreadable.append(f"{key}: {fault!r}")
 
     def _put(self, kind: str, name: str, data: bytes) -> None:
-        if kind not in (*FOLLOWED, "done"):
+        if kind not in _KEPT:
             return
         if kind == "job":
             take = recovery.take_job if self._has_queue else recovery.load_job
             take(self.cluster, data)
             return
-        document: Any = codec.decode_own(data)
+        document: Any = fast_codec.decode_own(data)
         if kind == "node":
             recovery.take_node(self.cluster, document)
             node = self.cluster.nodes[name]

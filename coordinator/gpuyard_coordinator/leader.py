@@ -144,8 +144,8 @@ class Leadership:
         return self.is_leading and now < self._valid_until
 
     def look(self) -> None:
-        """The lease was given back: the next attempt is due now. Its expiry nobody tells, so a
-        candidate looks for itself as well."""
+        """The lease was given back, or this candidate may lead by now: the next attempt is due. The
+        expiry of a lease nobody tells, so a candidate looks for itself as well."""
         self._due.set()
 
     async def acquire(self, may_lead: Callable[[], bool] = lambda: True) -> Token:

@@ -74,13 +74,13 @@ class Standby:
         rules: Settings,
         clock: Clock,
         presence: Presence,
-        on_resigned: Callable[[], None],
+        on_opening: Callable[[], None],
     ) -> None:
         self.follower = Follower(
             bus.jetstream,
             settings=rules,
             clock=clock,
-            on_resigned=on_resigned,
+            on_opening=on_opening,
             on_ended=self._job_ended,
         )
         self._bus = bus

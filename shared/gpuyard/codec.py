@@ -94,46 +94,6 @@ def may_have_odd_number(data: bytes) -> bool:
     return any(pattern.search(data) for pattern in _NOT_FINITE)
 
 
-def decode_own(data: bytes) -> dict[str, Any]:
-    """A map that a program of this yard has packed, with no check beyond being one.
-
-    For what is stored by the hundred thousand and was checked when it came in; raises
-    RemoteProtocolError for what cannot be read.
-    """
-    try:
-        body = msgpack.unpackb(data, raw=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as fault:
-        raise RemoteProtocolError(f"the document is not msgpack: {_one_line(fault)}") from fault
-    if type(body) is not dict:
-        raise RemoteProtocolError("the document is not a map")
-    check_version(body)
-    return body
-
-
-def split_own(data: bytes, key: str, *, at: int) -> tuple[dict[str, Any], bytes] | None:
-    """Of a map that a program of this yard has packed: the entries before `key`, and what follows
-    that key, still packed. `at` is which entry it is, a negative number counts from the end.
-
-    None where it has no such key there. What comes after the key costs nothing, and is not checked.
-    """
-    size, entries = _map_header(data)
-    before = at if at >= 0 else entries + at
-    if not 0 <= before < entries:
-        return None
-    name, header = _packed_text(key), _packed_map_header(before)
-    end = data.find(name, size)
-    while end >= 0:
-        try:
-            # The same bytes may stand inside of a text: a key begins where an entry has just ended.
-            body = msgpack.unpackb(header + data[size:end], raw=False)
-        except (ValueError, TypeError, msgpack.UnpackException):
-            end = data.find(name, end + 1)
-            continue
-        check_version(body)
-        return body, data[end + len(name) :]
-    return None
-
-
 def _map_header(data: bytes) -> tuple[int, int]:
     """(its bytes, how many entries follow); no entries for what is no map."""
     first = data[0] if data else 0

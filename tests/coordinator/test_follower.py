@@ -184,11 +184,18 @@ async def test_the_yard_was_restored_and_is_read_anew(bus: Bus) -> None:
         assert follower.cluster.token[0] == 2
 
 
+async def test_that_the_picture_is_whole_is_told_at_once(bus: Bus) -> None:
+    told: list[bool] = []
+    async with following(bus, on_opening=lambda: told.append(True)):
+        assert told == [True]
+
+
 async def test_a_lease_that_was_given_back_is_told_at_once(bus: Bus) -> None:
     told = asyncio.Event()
     lease = subjects.state(subjects.LEASE_KEY)
     await bus.jetstream.publish(Publication(lease, b"x"))
-    async with following(bus, on_resigned=told.set):
+    async with following(bus, on_opening=told.set):
+        told.clear()
         await bus.jetstream.publish(Publication(lease, b"", marker="PURGE", ttl_s=1.0))
         async with asyncio.timeout(5):
             await told.wait()

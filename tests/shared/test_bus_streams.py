@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
@@ -220,7 +219,7 @@ async def test_a_read_from_a_server_that_is_behind_is_begun_anew(
     async def ahead(stream: str, subject: str) -> Stored | None:
         newest = await last(stream, subject)
         assert newest is not None
-        return replace(newest, sequence=newest.sequence + leads_by.pop(0))
+        return newest._replace(sequence=newest.sequence + leads_by.pop(0))
 
     monkeypatch.setattr(jetstream, "last", ahead)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gpuyard import codec
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.plan import Plan, Planner
@@ -82,4 +82,4 @@ def frames_of(data: bytes) -> Iterator[dict[str, Any]]:
     while at < len(data):
         begin = at + _LENGTH
         at = begin + int.from_bytes(data[at:begin], "big")
-        yield codec.decode_own(data[begin:at])
+        yield fast_codec.decode_own(data[begin:at])

@@ -147,13 +147,15 @@ def take_job(cluster: Cluster, data: bytes) -> None:
 def load_job(cluster: Cluster, data: bytes) -> Job:
     """As `take_job`, but for the queue: `fill_queue` is to be called once all are loaded."""
     job = stored_jobs.read_job(data, cluster.tenants)
-    is_new = job.key not in cluster.jobs and job.submit_seq >= cluster.priced.next_submit_seq
-    if is_new and job.array is None:
+    key = job.key
+    if key in cluster.jobs:
+        _take_out(cluster, key)
+    elif job.submit_seq >= cluster.priced.next_submit_seq and job.array is None:
         cluster.mix.observe(job.shape, job.submit_seq)
-    _take_out(cluster, job.key)
-    cluster.recently_done.discard(job.key)
-    cluster.jobs[job.key] = job
-    dependencies.enter(cluster, job)
+    cluster.recently_done.discard(key)
+    cluster.jobs[key] = job
+    if job.after:
+        dependencies.enter(cluster, job)
     arrays.enter(cluster, job)
     ages = 0 if job.array is None else len(job.array.tasks)
     cluster.next_submit_seq = max(cluster.next_submit_seq, job.submit_seq + 1 + ages)

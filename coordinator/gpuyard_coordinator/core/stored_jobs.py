@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from gpuyard import codec
-from gpuyard.model.job import JobSpec
 from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.documents import (
     ENTRY_GPU_BYTES,
@@ -16,10 +14,67 @@ from gpuyard_coordinator.core.documents import (
     shape_of,
 )
 from gpuyard_coordinator.core.state import Awaited, Hold, Job, Shape
+from gpuyard_coordinator.fast_codec import NIL, Raw, Struct, Version, decode_own, fields_of, reader
+
+
+class _Document(Struct):
+    """A job as it is stored; what has a default may be absent in one of an earlier release."""
+
+    tenant: str
+    id: str
+    user: str
+    user_verified: bool
+    spec: Raw
+    spec_sha256: str
+    state: JobState
+    reason: str | None
+    exit_code: int | None
+    message: str | None
+    submitted_at: str
+    submit_seq: int
+    started_at: str | None
+    ended_at: str | None
+    events: int
+    attempts: list[Any]
+    not_charged: int
+    v: Version = 1
+    avoid: tuple[str, ...] = ()
+    not_before: str | None = None
+    hold: Hold | None = None
+    after: tuple[Awaited, ...] = ()
+    array: Any = None
+    age_seq: int | None = None
+
+
+class _Request(Struct):
+    """The keys of a spec on which `_Traits` depend, packed as they are."""
+
+    gpus: Raw = NIL
+    cpus: Raw = NIL
+    memory_mib: Raw = NIL
+    node: Raw = NIL
+    where: Raw = NIL
+    prefer: Raw = NIL
+    tolerate: Raw = NIL
+    max_runtime: Raw = NIL
+    stop_grace: Raw = NIL
+    priority: Raw = NIL
+    preemptible: Raw = NIL
+    on_partition: Raw = NIL
+    nodes: Raw = NIL
+
+
+class _Spec(_Request):
+    """What a job takes over from its spec; the rest of it is passed over."""
+
+    name: str | None = None
+    image: str | None = None
+    deadline: str | None = None
+    array: str | None = None
 
 
 class _Traits(NamedTuple):
-    """What a job takes over from its spec, but for its name and its image."""
+    """What is worked out of a request, once for all jobs with the same."""
 
     shape: Shape
     priority: int
@@ -27,29 +82,12 @@ class _Traits(NamedTuple):
     is_preemptible: bool
 
 
-_TRAITS: Final = frozenset(
-    [
-        "gpus",
-        "cpus",
-        "memory_mib",
-        "node",
-        "where",
-        "prefer",
-        "tolerate",
-        "max_runtime",
-        "stop_grace",
-        "priority",
-        "preemptible",
-        "on_partition",
-        "nodes",
-    ]
-)
-"""The keys of a spec that they depend on. A normalised spec has `gpus` first of them, behind what
-tells one job of a hundred thousand from the next."""
-_GPUS_AT: Final = list(JobSpec(image="_").normalised()).index("gpus")
+_read_document: Final = reader(_Document)
+_read_spec: Final = reader(_Spec)
+_REQUEST: Final = slice(len(_Request.__struct_fields__))
 _TRAITS_KEPT: Final = 10_000
 _traits: dict[tuple[object, ...], _Traits] = {}
-"""By the packed end of a spec from its `gpus` on, and what else a shape depends on."""
+"""By the packed request, and what else a shape depends on."""
 
 
 def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
@@ -58,67 +96,51 @@ def read_job(data: bytes, tenants: Mapping[str, Mapping[str, Any]]) -> Job:
     `tenants` are the documents of tenants. Raises RemoteProtocolError, KeyError, TypeError or
     ValueError for a document that cannot be understood.
     """
-    document, packed = _split_job(data)
-    tenant = sys.intern(document["tenant"])
-    spec, traits = _read_spec(packed, tenant, tenants.get(tenant) or {})
-    shape, array = traits.shape, document.get("array")
-    if avoid := document.get("avoid"):
-        shape = replace(shape, excluded=frozenset(avoid))
+    document = _read_document(data)
+    packed, tenant = bytes(document.spec), sys.intern(document.tenant)
+    spec = _read_spec(packed)
+    traits = _traits_of(spec, packed, tenant, tenants.get(tenant) or {})
+    shape, array = traits.shape, document.array
+    if document.avoid:
+        shape = replace(shape, excluded=frozenset(document.avoid))
     return Job(
         tenant=tenant,
-        id=document["id"],
-        user=sys.intern(document["user"]),
-        user_verified=document["user_verified"],
+        id=document.id,
+        user=sys.intern(document.user),
+        user_verified=document.user_verified,
         packed_spec=packed,
-        name=spec.get("name"),
-        spec_sha256=document["spec_sha256"],
+        name=spec.name,
+        spec_sha256=document.spec_sha256,
         shape=shape,
         priority=traits.priority,
-        submitted_at=document["submitted_at"],
-        submit_seq=document["submit_seq"],
-        state=JobState(document["state"]),
-        reason=document["reason"],
-        exit_code=document["exit_code"],
-        message=document["message"],
-        started_at=document["started_at"],
-        ended_at=document["ended_at"],
-        events=document["events"],
-        attempts=[attempt_from_document(attempt) for attempt in document["attempts"]],
-        not_charged=document["not_charged"],
-        image=sys.intern(str(spec.get("image") or "")),
+        submitted_at=document.submitted_at,
+        submit_seq=document.submit_seq,
+        state=document.state,
+        reason=document.reason,
+        exit_code=document.exit_code,
+        message=document.message,
+        started_at=document.started_at,
+        ended_at=document.ended_at,
+        events=document.events,
+        attempts=[attempt_from_document(attempt) for attempt in document.attempts],
+        not_charged=document.not_charged,
+        image=sys.intern(spec.image or ""),
         fence_s=traits.fence_s,
-        not_before=document.get("not_before"),
-        deadline=spec.get("deadline"),
+        not_before=document.not_before,
+        deadline=spec.deadline,
         is_preemptible=traits.is_preemptible,
-        hold=None if (hold := document.get("hold")) is None else Hold(*hold),
-        after=tuple(Awaited(*awaited) for awaited in document.get("after") or ()),
-        array=array_from_document(spec["array"], array) if array is not None else None,
-        age_seq=document.get("age_seq"),
+        hold=document.hold,
+        after=document.after,
+        array=None if array is None else array_from_document(spec.array or "", array),
+        age_seq=document.age_seq,
     )
 
 
-def _split_job(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """A job's document, and its spec, packed; as we store it that is the last entry."""
-    parts = codec.split_own(data, "spec", at=-1)
-    if parts is not None:
-        return parts
-    document = codec.decode_own(data)
-    return document, codec.encode(document["spec"])
-
-
-def _read_spec(
-    packed: bytes, tenant: str, document: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], _Traits]:
-    """(what tells the spec from its like, its traits): most of it is not taken apart once its like
-    was seen."""
-    parts = codec.split_own(packed, "gpus", at=_GPUS_AT)
-    if parts is not None and _TRAITS.isdisjoint(parts[0]):
-        spec, end = parts
-    else:
-        spec, end = codec.decode_own(packed), packed
+def _traits_of(request: _Spec, packed: bytes, tenant: str, document: Mapping[str, Any]) -> _Traits:
     models = document.get("models")
     key = (
-        end,
+        # One behind another: in msgpack each value tells where it ends.
+        b"".join(fields_of(request)[_REQUEST]),
         # Only so much of the length counts for a shape: see `_document_kib`.
         len(packed) // ENTRY_GPU_BYTES,
         tenant,
@@ -127,7 +149,7 @@ def _read_spec(
     )
     traits = _traits.get(key)
     if traits is None:
-        spec = codec.decode_own(packed)
+        spec = decode_own(packed)
         if len(_traits) >= _TRAITS_KEPT:
             _traits.clear()
         traits = _traits[key] = _Traits(
@@ -136,4 +158,4 @@ def _read_spec(
             fence_s=fence_s(spec),
             is_preemptible=bool(spec.get("preemptible")),
         )
-    return spec, traits
+    return traits

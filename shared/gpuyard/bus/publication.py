@@ -72,8 +72,7 @@ class PubAck:
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A message as a stream keeps it."""
 
     subject: str

@@ -57,7 +57,7 @@ def task_id(array: str, number: int) -> JobId:
 
 def array_of(id: str) -> tuple[str, int] | None:
     """(the array's id, the task's number) of a task's id; None for the id of a job."""
-    match = _TASK_ID.fullmatch(id)
+    match = _TASK_ID.fullmatch(id) if "_" in id else None
     return (match[1], int(match[2])) if match else None
 
 

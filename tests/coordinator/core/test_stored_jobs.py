@@ -40,6 +40,7 @@ def job(**changes: Any) -> Job:
         submitted_at="2026-01-01T00:00:00.000Z",
         submit_seq=1,
         image=spec["image"],
+        deadline=spec["deadline"],
         fence_s=documents.fence_s(spec),
         is_preemptible=spec["preemptible"],
     )
@@ -58,7 +59,13 @@ CHANGES: list[dict[str, Any]] = [
     {"on_partition": "keep"},
     {"where": ["gpu-name=A100"]},
     {"node": "n1"},
-    {"cpus": 2, "memory_mib": 100},
+    {"cpus": 2},
+    {"memory_mib": 100},
+    {"prefer": ["gpu-name=A100"]},
+    {"tolerate": ["cordon"]},
+    {"stop_grace": "5m"},
+    {"nodes": 2},
+    {"deadline": "2026-02-01T00:00:00Z"},
 ]
 
 
@@ -76,6 +83,15 @@ def test_a_spec_in_another_order_is_the_same_request() -> None:
 
     assert stored_jobs.read_job(documents.encode_job(turned), {}) == turned
     assert stored_jobs.read_job(codec.encode(document), {}) == kept
+
+
+def test_a_document_of_before_there_was_more_to_say_is_read() -> None:
+    kept = job()
+    document: dict[str, Any] = dict(documents.job_document(kept))
+    for key in ("v", "avoid", "not_before", "hold", "after", "array", "age_seq"):
+        del document[key]
+
+    assert stored_jobs.read_job(codec.encode({**document, "later": 1}), {}) == kept
 
 
 def test_two_tenants_with_the_same_spec_have_shapes_of_their_own() -> None:
@@ -103,6 +119,11 @@ def test_two_tenants_with_the_same_spec_have_shapes_of_their_own() -> None:
         codec.encode({"v": 1, "tenant": 7, "spec": {}}),
         codec.encode({**documents.job_document(job()), "state": "no such"}),
         codec.encode({**documents.job_document(job()), "v": 99}),
+        codec.encode({**documents.job_document(job()), "v": 0}),
+        codec.encode({**documents.job_document(job()), "events": "two"}),
+        codec.encode({**documents.job_document(job()), "attempts": [1]}),
+        codec.encode({**documents.job_document(job()), "array": {"next": 0}}),
+        codec.encode({**documents.job_document(job()), "spec": {"priority": "high"}}),
         documents.encode_job(job())[:-4],
     ],
 )

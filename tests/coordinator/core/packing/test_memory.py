@@ -1,7 +1,7 @@
 """A placer that recalls what another one was decides as that one, whatever it saw before."""
 
-from gpuyard import codec
 from gpuyard.model.where import parse
+from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
@@ -28,7 +28,7 @@ def test_prices_of_before_a_small_change_of_the_fleet_are_kept() -> None:
 
     second = Packer(SETTINGS)
     second.price(mix)
-    second.recall(codec.decode_own(codec.encode(first.memory())))
+    second.recall(fast_codec.decode_own(fast_codec.encode(first.memory())))
     for each in sorted(nodes, key=lambda each: each.name):
         second.node_changed(each)
     fresh = Packer(SETTINGS, mix)
@@ -53,4 +53,4 @@ def test_a_shape_reads_back_equal() -> None:
         models=("*4090",),
         busy_s=90,
     )
-    assert read_shape(codec.decode_own(codec.encode(shape_document(shape)))) == shape
+    assert read_shape(fast_codec.decode_own(fast_codec.encode(shape_document(shape)))) == shape
