@@ -33,7 +33,7 @@ def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
         gpu = node.gpus.get(granted["uuid"])
         if gpu is not None:
             _enter(gpu, key, granted)
-    attempt.gpu_memory_mib = sum(memory_of(node, granted) for granted in attempt.gpus)
+    attempt.gpu_memory_mib = sum([memory_of(node, granted) for granted in attempt.gpus])
     _count(node, use, job, attempt, 1)
     if (meeting := _meeting(job, attempt)) is not None:
         cluster.gang_ports.setdefault(meeting.address, set()).add(meeting.port)
@@ -153,13 +153,14 @@ def _restore_gpu(gpu: Gpu, free_milli: int, shared_mib: int, grants: dict[Attemp
 
 def _count(node: Node, use: Use, job: Job, attempt: Attempt, sign: int) -> None:
     """What an attempt takes beside its GPUs' own books."""
-    use.milli += sign * sum(granted["milli"] for granted in attempt.gpus)
+    shape = job.shape
+    use.milli += sign * sum([granted["milli"] for granted in attempt.gpus])
     use.gpu_memory_mib += sign * attempt.gpu_memory_mib
-    use.cpu_milli += sign * job.shape.cpu_milli
-    use.memory_mib += sign * job.shape.memory_mib
-    node.cpu_milli_used += sign * job.shape.cpu_milli
-    node.memory_mib_used += sign * job.shape.memory_mib
-    node.document_kib_used += sign * job.shape.document_kib
+    use.cpu_milli += sign * shape.cpu_milli
+    use.memory_mib += sign * shape.memory_mib
+    node.cpu_milli_used += sign * shape.cpu_milli
+    node.memory_mib_used += sign * shape.memory_mib
+    node.document_kib_used += sign * shape.document_kib
 
 
 def grant(gpu: Gpu, shape: Shape) -> GrantedGpu | None:

@@ -7,6 +7,7 @@ stored document lacks limit nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from gpuyard.errors import FieldFault
@@ -104,6 +105,7 @@ def left(document: Document | None, use: Use) -> Left | None:
     return Left(min(milli, default=None), memory) if milli or memory is not None else None
 
 
+@lru_cache(maxsize=4096)
 def least_ask(shape: Shape) -> Ask:
     """What a job adds at least, a gang with all its members, before its place is known."""
     if shape.is_share:
@@ -129,10 +131,12 @@ def depends_on_place(document: Document | None, shape: Shape) -> bool:
 
 def ask_of(node: Node, shape: Shape, uuids: Sequence[str]) -> Ask:
     """What a grant of these GPUs adds."""
-    grants = [ledger.grant(node.gpus[uuid], shape) for uuid in uuids]
-    sizes = [granted for granted in grants if granted is not None]
-    memory = sum(ledger.memory_of(node, granted) for granted in sizes)
-    return Ask(sum(granted["milli"] for granted in sizes), memory)
+    milli = memory = 0
+    for uuid in uuids:
+        if (granted := ledger.grant(node.gpus[uuid], shape)) is not None:
+            milli += granted["milli"]
+            memory += ledger.memory_of(node, granted)
+    return Ask(milli, memory)
 
 
 def cheapest(node: Node, shape: Shape, uuids: Sequence[str]) -> list[str]:

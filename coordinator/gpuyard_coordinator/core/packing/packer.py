@@ -203,10 +203,10 @@ class Packer:
         self, scores: Scores, best: Member, mask: Shape, shape: Shape, having: Collection[str]
     ) -> Member:
         """The first of those nodes that is as good as the best one, if any is."""
-        least, found = scores[best.number], best
+        least, found = scores.item(best.number), best
         for name in having:
             member = self._fleet.members.get(name)
-            if member is None or scores[member.number] != least:
+            if member is None or scores.item(member.number) != least:
                 continue
             is_first = found is best or member.number < found.number
             if is_first and self._takes(member, mask, shape):
