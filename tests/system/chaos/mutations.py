@@ -61,10 +61,10 @@ MUTATIONS: Final = {
             Change(
                 "coordinator/gpuyard_coordinator/outbox.py",
                 "            self._lanes[_stream_of(subject)].add("
-                "_Item((self._token[0], n, index), subject, data))\n",
-                """            item = _Item((self._token[0], n, index), subject, data)
+                "_Item((generation, n, index), subject, data))\n",
+                """            item = _Item((generation, n, index), subject, data)
             if ".running." in subject and n % 20 == 0:
-                self._note_stored(item)
+                self._note_stored([item])
                 continue
             self._lanes[_stream_of(subject)].add(item)
 """,
