@@ -9,7 +9,7 @@ from typing import Final
 
 SET_GPUS: Final = 8
 """GPUs of a set; as many as the largest node has where that is fewer."""
-PLACED_BETWEEN: Final = 400
+PLACED_BETWEEN: Final = 100
 """Placements after which prices may follow another level."""
 _BORDERS: Final = (20, 100)
 """Thousandths of all GPUs that are free in sets, between one level and the next."""
