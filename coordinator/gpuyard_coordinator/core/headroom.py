@@ -10,7 +10,7 @@ from typing import Final
 SET_GPUS: Final = 8
 """GPUs of a set; as many as the largest node has where that is fewer."""
 PLACED_BETWEEN: Final = 100
-"""Placements after which prices may follow another level."""
+"""Placements after a change of the level that prices go by until they may follow another one."""
 _BORDERS: Final = (20, 100)
 """Thousandths of all GPUs that are free in sets, between one level and the next."""
 _PAST: Final = 4
@@ -18,7 +18,7 @@ _PAST: Final = 4
 
 
 class Headroom(IntEnum):
-    """Kept with the state by value."""
+    """The level; kept with the state by value."""
 
     LOW = 0
     MIDDLE = 1

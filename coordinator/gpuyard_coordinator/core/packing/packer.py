@@ -100,10 +100,11 @@ class Packer:
 
     def price(self, mix: Mix) -> None:
         if mix is not self.mix:
-            is_alike = mix.headroom is self.mix.headroom and mix.counts == self.mix.counts
-            self._is_priced = self._is_priced and is_alike
+            is_other = mix.headroom is not self.mix.headroom
+            self._is_priced = self._is_priced and not is_other and mix.counts == self.mix.counts
             self.mix = mix
-            self._fleet.booked = 0
+            if is_other:
+                self._fleet.booked = 0
 
     def prepare(self, mix: Mix) -> Iterator[None]:
         table, devices = self._settled(), self._devices()

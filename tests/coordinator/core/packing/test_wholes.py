@@ -124,7 +124,7 @@ def test_the_count_is_that_of_a_walk_over_all_nodes(steps: list[tuple[str, int]]
         assert as_counted(packer._fleet.wholes) == as_counted(counted(packer._fleet))
 
 
-def test_prices_stay_until_enough_was_placed_since_they_changed() -> None:
+def test_a_level_stays_until_enough_was_placed_since_it_changed() -> None:
     placers = {"ours": Packer(SETTINGS), "fgd": RIVALS["fgd"](SETTINGS, Mix.prior())}
     for placer in placers.values():
         placer.node_changed(node("a", [A100_80] * 8))
@@ -138,6 +138,8 @@ def test_prices_stay_until_enough_was_placed_since_they_changed() -> None:
             assert placement is not None
             placer.release(Shape(gpus=1), placement)
     assert placers["ours"].headroom(low) is HIGH
+    placers["ours"].price(low.copy(LOW))
+    assert placers["ours"].headroom(low) is HIGH, "new prices of the same level"
     placers["ours"].price(low.copy(HIGH))
     assert placers["ours"].headroom(low) is LOW, "counted anew"
     assert placers["fgd"].headroom(low) is LOW, "its scores are the same at every level"
