@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard_coordinator.core import filters, instances, selection
+from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.rooms import Room, cordons_of
@@ -38,9 +39,9 @@ class Member:
     plain: frozenset[str] = frozenset()
     """UUIDs of the GPUs that are neither cordoned nor MIG instances nor split into some."""
     cards: frozenset[str] = frozenset()
-    """Those of which the fleet counts how many are free as a whole: none while it takes no work."""
+    """Of these those that the fleet has counted: none while it takes no work."""
     free: int = 0
-    """How many of these are."""
+    """How many of the counted ones were free as a whole."""
     number: int = -1
     """Its place in the order of names; -1 until the fleet is sorted."""
 
@@ -115,9 +116,11 @@ class Fleet:
     """False once a node came or went: numbers are then of no use."""
     devices: Counter[Kind] = field(default_factory=Counter)
     """Of the known nodes, whether they take work or not; without cordons."""
-    wholes: Wholes = field(default_factory=Wholes)
     booked: int = 0
     """Reservations that were entered since whoever reads it set it to 0."""
+    _wholes: Wholes = field(default_factory=Wholes)
+    _moved: set[str] = field(default_factory=set)
+    """Nodes that are to be counted anew in it."""
     _masks: dict[Shape, NDArray[np.bool_]] = field(default_factory=dict)
     _last_mask: tuple[Shape | None, NDArray[np.bool_]] = (None, np.zeros(0, dtype=bool))
 
@@ -126,7 +129,7 @@ class Fleet:
         member = self.members.get(node.name)
         if member is None:
             member = self.members[node.name] = Member(node.name)
-            self.wholes.enter(0, 0)
+            self._wholes.enter(0, 0)
             self.is_sorted = False
         room = Room.of(node, self.settings)
         has_grown = room is not None and room.has_grown(member.room)
@@ -136,7 +139,7 @@ class Fleet:
         if is_other:
             member.gpus, member.cordons = node.gpus, cordons
             self._take_inventory(member, node)
-        self._count_anew(member)
+        self._moved.add(member.name)
         if self.is_sorted:
             self._note(member)
             if is_other or has_grown:
@@ -148,7 +151,7 @@ class Fleet:
         member = self.members.pop(name, None)
         if member is not None:
             self.devices.subtract(self._plain_kinds(member))
-            self.wholes.leave(len(member.cards), member.free)
+            self._wholes.leave(len(member.cards), member.free)
             self.is_sorted = False
 
     def sort(self) -> None:
@@ -168,12 +171,8 @@ class Fleet:
         room = member.room
         if room is None:
             return
-        was_free = _is_free(room, uuids)
         room.book(shape, uuids, sign)
-        if was_free != _is_free(room, uuids):
-            before, moved = member.free, len(member.cards.intersection(uuids))
-            member.free += sign * moved
-            self.wholes.move(before, member.free)
+        self._moved.add(member.name)
         if sign < 0:
             self.booked += 1
         if not shape.gpus and shape.is_share:
@@ -183,6 +182,13 @@ class Fleet:
             for guest in joining:
                 self._join(member.guests, uuids[0], guest)
         self._note(member)
+
+    def headroom(self, was: Headroom) -> Headroom:
+        """As `Wholes.headroom`; looks only at nodes that changed since the last call."""
+        for name in self._moved & self.members.keys():
+            self._count_anew(self.members[name])
+        self._moved.clear()
+        return self._wholes.headroom(was)
 
     def blocked(self, mask: Shape) -> NDArray[np.bool_]:
         """By number: True where the node's labels or its cordon keep shapes of a `mask_of` off; to
@@ -220,13 +226,13 @@ class Fleet:
     def _count_anew(self, member: Member) -> None:
         """How many of its GPUs are free as a whole, whatever was counted before."""
         room = member.room
-        self.wholes.leave(len(member.cards), member.free)
+        self._wholes.leave(len(member.cards), member.free)
         is_open = room is not None and not room.is_cordoned
         member.cards, member.free = member.plain if is_open else frozenset(), 0
         if room is not None:
             milli = room.free_milli
             member.free = sum(milli.get(uuid) == WHOLE_GPU_MILLI for uuid in member.cards)
-        self.wholes.enter(len(member.cards), member.free)
+        self._wholes.enter(len(member.cards), member.free)
 
     def _plain_kinds(self, member: Member) -> list[Kind]:
         kinds = [self.catalogue.kinds[number] for number in member.kinds.values()]
@@ -247,11 +253,6 @@ class Fleet:
 
     def _join(self, guests: dict[str, int], uuid: str, shape: Shape) -> None:
         guests[uuid] = self.catalogue.joined(guests.get(uuid, 0), shape)
-
-
-def _is_free(room: Room, uuids: tuple[str, ...]) -> bool:
-    """True where a reservation takes GPUs that are free as a whole: one of several does all of them."""
-    return bool(uuids) and room.free_milli.get(uuids[0]) == WHOLE_GPU_MILLI
 
 
 def mask_of(shape: Shape) -> Shape:

@@ -122,7 +122,7 @@ class Packer:
         was, fleet = priced.headroom, self._fleet
         if not self.follows_headroom or fleet.booked < PLACED_BETWEEN:
             return was
-        return fleet.wholes.headroom(was)
+        return fleet.headroom(was)
 
     def memory(self) -> dict[str, Any]:
         catalogue, devices = self._fleet.catalogue, self._priced_devices

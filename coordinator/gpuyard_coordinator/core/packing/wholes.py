@@ -24,11 +24,6 @@ class Wholes:
         """A node that was entered so is not any more."""
         self._count(gpus, free, -1)
 
-    def move(self, before: int, free: int) -> None:
-        """So many GPUs of one node are free now."""
-        self._by_free[before] -= 1
-        self._by_free[free] += 1
-
     def headroom(self, was: Headroom) -> Headroom:
         """The level after `was`, which stays where no node has several GPUs; no walk over nodes."""
         most = max((gpus for gpus, nodes in self._by_gpus.items() if nodes), default=0)

@@ -87,41 +87,56 @@ def as_counted(wholes: Wholes) -> tuple[int, Counter[int], Counter[int]]:
 
 
 ASKED = (Shape(gpus=1), Shape(gpus=3), Shape(all_gpus=True), Shape(cpu_milli=500), share(40))
-STEPS = st.tuples(
-    st.sampled_from(["place", "release", "look", "cordon", "drop"]), st.integers(0, 99)
-)
+ACTS = ("place", "release", "look", "cordon", "uncordon", "cordon-gpu", "drop", "ask")
+STEPS = st.tuples(st.sampled_from(ACTS), st.integers(0, 99))
+
+
+class Changing:
+    """A fleet in which one thing or another changes."""
+
+    def __init__(self) -> None:
+        self.packer = Packer(SETTINGS)
+        sizes = zip("abcd", (8, 4, 1, 0), strict=True)
+        self.nodes: list[Node] = [node(name, [A100_80] * gpus) for name, gpus in sizes]
+        self.held: list[tuple[Shape, Placement]] = []
+        for each in self.nodes:
+            self.packer.node_changed(each)
+
+    def act(self, act: str, number: int) -> None:
+        if act == "ask":
+            self.packer._fleet.headroom(MIDDLE)
+        elif act == "place":
+            shape = ASKED[number % len(ASKED)]
+            if (placement := self.packer.place(shape)) is not None:
+                self.held.append((shape, placement))
+        elif act == "release":
+            if self.held:
+                self.packer.release(*self.held.pop(number % len(self.held)))
+        else:
+            self.change(act, self.nodes[number % len(self.nodes)])
+
+    def change(self, act: str, changed: Node) -> None:
+        if act == "drop":
+            self.packer.node_removed(changed.name)
+        elif act.endswith("cordon"):
+            changed.scheduling = Scheduling.CORDONED if act == "cordon" else Scheduling.OPEN
+        elif act == "cordon-gpu" and changed.gpus:
+            gpu = next(iter(changed.gpus.values()))
+            gpu.cordon = Cordon("x", "") if gpu.cordon is None else None
+            changed.cordons = {"first": gpu.cordon} if gpu.cordon else {}
+        self.held = [(shape, at) for shape, at in self.held if at.node != changed.name]
+        self.packer.node_changed(changed)
 
 
 @settings(deadline=None, max_examples=60)
 @given(steps=st.lists(STEPS, max_size=40))
 def test_the_count_is_that_of_a_walk_over_all_nodes(steps: list[tuple[str, int]]) -> None:
-    packer = Packer(SETTINGS)
-    nodes: list[Node] = [
-        node(name, [A100_80] * gpus) for name, gpus in zip("abcd", (8, 4, 1, 0), strict=True)
-    ]
-    for each in nodes:
-        packer.node_changed(each)
-    held: list[tuple[Shape, Placement]] = []
-    for step, number in steps:
-        each = nodes[number % 4]
-        if step == "place":
-            shape = ASKED[number % len(ASKED)]
-            if (placement := packer.place(shape)) is not None:
-                held.append((shape, placement))
-        elif step == "release" and held:
-            packer.release(*held.pop(number % len(held)))
-        elif step == "cordon" and number % 2:
-            each.scheduling = Scheduling.CORDONED if number % 3 else Scheduling.OPEN
-        elif step == "cordon" and each.gpus:
-            gpu = next(iter(each.gpus.values()))
-            gpu.cordon = Cordon("x", "") if gpu.cordon is None else None
-            each.cordons = {"first": gpu.cordon} if gpu.cordon else {}
-        if step == "drop":
-            packer.node_removed(each.name)
-        if step in ("drop", "cordon", "look"):
-            held = [(shape, at) for shape, at in held if at.node != each.name]
-            packer.node_changed(each)
-        assert as_counted(packer._fleet.wholes) == as_counted(counted(packer._fleet))
+    fleet = Changing()
+    for act, number in steps:
+        fleet.act(act, number)
+    found = fleet.packer._fleet
+    found.headroom(MIDDLE)
+    assert as_counted(found._wholes) == as_counted(counted(found))
 
 
 def test_a_level_stays_until_enough_was_placed_since_it_changed() -> None:
