@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from benchmarks.packing_trace import demand_milli
-from gpuyard_coordinator.core.packing import Placement, Placer
+from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.packing import Packer, Placement
+from gpuyard_coordinator.core.repricing import Repricing
 from gpuyard_coordinator.core.state import Shape
 
 ASKED: Final = 1.3
@@ -38,6 +40,26 @@ class Outcome:
     """Within the placer."""
 
 
+@dataclass(slots=True)
+class Following:
+    """A placer that knows its mix, and whose prices follow the fleet's headroom as in a yard: a piece
+    of new ones after each placement, as after a turn."""
+
+    placer: Packer
+    _repricing: Repricing = field(init=False)
+
+    def __post_init__(self) -> None:
+        cluster = Cluster("benchmark", (1, 1), priced=self.placer.mix)
+        self._repricing = Repricing(cluster, self.placer, learns=False)
+
+    def place(self, task: Shape) -> Placement | None:
+        placement = self.placer.place(task)
+        if (event := self._repricing.go_on()) is not None:
+            self._repricing.cluster.priced = event.mix
+            self.placer.price(event.mix)
+        return placement
+
+
 def arrivals(tasks: Sequence[Shape], capacity_milli: int, seed: int) -> Iterator[Shape]:
     rng = random.Random(seed)
     order = list(tasks)
@@ -54,15 +76,15 @@ def arrivals(tasks: Sequence[Shape], capacity_milli: int, seed: int) -> Iterator
         yield task
 
 
-def fill(placer: Placer, tasks: Sequence[Shape], capacity_milli: int, seed: int) -> Outcome:
+def fill(placer: Packer, tasks: Sequence[Shape], capacity_milli: int, seed: int) -> Outcome:
     outcome, asked, held = Outcome(), 0, 0
     seen: dict[int, list[int]] = defaultdict(list)
-    stream = list(arrivals(tasks, capacity_milli, seed))
+    stream, following = list(arrivals(tasks, capacity_milli, seed)), Following(placer)
     began = time.process_time()
     for task in stream:
         milli = demand_milli(task)
         asked += milli
-        if placer.place(task) is not None:
+        if following.place(task) is not None:
             held += milli
             outcome.placed += 1
         else:
@@ -75,10 +97,10 @@ def fill(placer: Placer, tasks: Sequence[Shape], capacity_milli: int, seed: int)
 
 
 def churn(
-    placer: Placer, tasks: Sequence[Shape], capacity_milli: int, seed: int, count: int = ARRIVALS
+    placer: Packer, tasks: Sequence[Shape], capacity_milli: int, seed: int, count: int = ARRIVALS
 ) -> Outcome:
     rng = random.Random(seed)
-    outcome = Outcome()
+    outcome, following = Outcome(), Following(placer)
     mean_milli = sum(map(demand_milli, tasks)) / len(tasks)
     mean_life = OFFERED * capacity_milli / mean_milli
     ends: list[tuple[float, int, Shape, Placement]] = []
@@ -94,7 +116,7 @@ def churn(
             held -= demand_milli(gone)
         if now > before:
             area, before = area + held * (now - before), float(now)
-        placed = placer.place(task)
+        placed = following.place(task)
         if placed is None:
             outcome.rejected += 1
             continue

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gpuyard.model import where
 from gpuyard.model.where import Condition
+from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.state import Shape
 
 HALVED_EVERY: Final = 20_000
@@ -35,6 +36,8 @@ class Mix:
     """Submissions since the start; a prior counts for none."""
     next_submit_seq: int = 0
     """Jobs accepted under a smaller number are counted."""
+    headroom: Headroom = Headroom.MIDDLE
+    """Of a copy: how scarce whole nodes were when it was taken."""
 
     @classmethod
     def prior(cls) -> "Mix":
@@ -55,13 +58,16 @@ class Mix:
         elif len(self.counts) > 4 * REQUESTS_KEPT:
             self._keep(1)
 
-    def copy(self) -> "Mix":
+    def copy(self, headroom: Headroom = Headroom.MIDDLE) -> "Mix":
         """As it is now, without the rarest requests."""
         kept = dict(self.most_common()[:REQUESTS_KEPT])
-        return Mix(kept, self.observed, self.next_submit_seq)
+        return Mix(kept, self.observed, self.next_submit_seq, headroom)
 
-    def is_due(self, priced: "Mix") -> bool:
-        """True once so much was submitted since a copy was taken that prices may have moved."""
+    def is_due(self, priced: "Mix", headroom: Headroom) -> bool:
+        """True once so much was submitted since a copy was taken that prices may have moved, or the
+        fleet has another headroom."""
+        if headroom is not priced.headroom:
+            return True
         enough = min(PRICED_EVERY, _PRICED_FIRST + priced.observed // 4)
         return self.observed - priced.observed >= enough
 
@@ -76,14 +82,18 @@ class Mix:
             "v": 1,
             "observed": self.observed,
             "next_submit_seq": self.next_submit_seq,
+            "headroom": int(self.headroom),
             "requests": requests,
         }
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Mix":
-        """Raises KeyError, TypeError or ValueError where the document is none of `to_document`."""
+        """Of one without a headroom it is `MIDDLE`, as prices were before they followed it.
+
+        Raises KeyError, TypeError or ValueError where the document is none of `to_document`."""
         counts = {_read_request(entry): int(entry["count"]) for entry in document["requests"]}
-        return cls(counts, int(document["observed"]), int(document["next_submit_seq"]))
+        headroom = Headroom(document.get("headroom", Headroom.MIDDLE))
+        return cls(counts, int(document["observed"]), int(document["next_submit_seq"]), headroom)
 
     def _keep(self, divisor: int) -> None:
         """The most frequent requests alone, their counts divided."""

@@ -36,8 +36,6 @@ class Day:
     """Called after each job's end: a tenant that always has work submits its next here."""
     on_move: Callable[["Day"], None] = lambda day: None
     """Called before time moves on, with everything planned."""
-    learns: bool = False
-    """Whether prices follow what is submitted, as a leader's do."""
     held: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """GPU-seconds by tenant."""
     started: dict[JobKey, float] = field(default_factory=dict)
@@ -160,8 +158,9 @@ class Day:
             self._end_of(key, self._lasts[key])
 
     def _learn(self) -> None:
+        """Prices follow as a leader's do, all at once: a leader has time between its turns."""
         repricing = self.planner.repricing
-        while self.learns:
+        while True:
             if (priced := repricing.go_on()) is not None:
                 apply(self.cluster, priced, self.now, Effects())
             elif not repricing.is_busy:

@@ -81,12 +81,14 @@ def play(
     progress: Progress = lambda text: None,
 ) -> Outcome:
     """The whole workload, until its last job ended. Without a `mix` prices are learned from what
-    comes, as a yard's are; with one they stay as they are."""
+    comes, as a yard's are; with one they follow the fleet's headroom alone."""
     cluster = _cluster(workload)
     cluster.priced = mix or cluster.priced
     placer = POLICIES[policy](cluster.settings, cluster.priced, seed)
     watch = _Watch(workload, Outcome(policy), progress)
-    day = Day(cluster, Planner(cluster, placer), on_move=watch.look, learns=mix is None)
+    planner = Planner(cluster, placer)
+    planner.repricing.learns = mix is None
+    day = Day(cluster, planner, on_move=watch.look)
     for each in workload.arrivals:
         day.submit(each.tenant, each.spec, lasts=each.lasts_s, after_s=each.at_s)
     day.run_out()

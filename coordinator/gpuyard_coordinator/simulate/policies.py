@@ -52,7 +52,9 @@ POLICIES: Final[dict[str, Callable[[Settings, Mix, int], Packer]]] = {
     "best-fit": lambda settings, mix, seed: RIVALS["bestfit"](settings, mix),
     "fgd": lambda settings, mix, seed: RIVALS["fgd"](settings, mix),
     "dot-product": lambda settings, mix, seed: RIVALS["dotprod"](settings, mix),
-    "random": lambda settings, mix, seed: AnyPlace(settings, mix, seed=seed),
+    "random": lambda settings, mix, seed: AnyPlace(
+        settings, mix, follows_headroom=False, seed=seed
+    ),
     "spread": lambda settings, mix, seed: RIVALS["spread"](settings, mix),
 }
 """Each makes a placer from settings, the mix known at the start and a seed."""

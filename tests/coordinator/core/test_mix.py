@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from gpuyard.model.where import parse
+from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.mix import HALVED_EVERY, Mix, request_of
 from gpuyard_coordinator.core.state import Shape
 from tests.coordinator.core.packing.builders import share
@@ -25,6 +28,24 @@ def test_a_kept_mix_is_read_back_equal() -> None:
     mix.observe(share(12.5))
 
     assert Mix.from_document(json.loads(json.dumps(mix.to_document()))) == mix
+    low = mix.copy(Headroom.LOW)
+    assert Mix.from_document(json.loads(json.dumps(low.to_document()))) == low != mix
+
+
+def test_a_mix_kept_without_a_headroom_is_read_with_the_middle_one() -> None:
+    document = Mix.prior().copy(Headroom.HIGH).to_document()
+    del document["headroom"]
+
+    assert Mix.from_document(document) == Mix.prior()
+    with pytest.raises(ValueError, match="7"):
+        Mix.from_document({**document, "headroom": 7})
+
+
+def test_a_copy_is_due_as_soon_as_the_headroom_is_another_one() -> None:
+    priced = Mix.prior().copy(Headroom.LOW)
+
+    assert not Mix.prior().is_due(priced, Headroom.LOW)
+    assert Mix.prior().is_due(priced, Headroom.MIDDLE)
 
 
 def test_what_was_not_asked_for_of_late_fades_and_goes() -> None:

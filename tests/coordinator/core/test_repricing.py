@@ -4,9 +4,11 @@ from gpuyard_coordinator.core import recovery
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.events import MixPriced
+from gpuyard_coordinator.core.headroom import PLACED_BETWEEN, Headroom
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.repricing import Repricing
 from gpuyard_coordinator.core.state import Settings, Shape
 from tests.coordinator.core.packing.builders import share
 from tests.support.agents import A100_80
@@ -144,3 +146,50 @@ def test_only_an_event_changes_prices() -> None:
     yard.submit("next", gpus=1)
     yard.plan()
     assert priced == [0, 30], "and not again when they are used"
+
+
+def test_prices_follow_the_headroom_and_the_next_leader_has_them() -> None:
+    """Nothing new is submitted meanwhile that would call for prices by itself."""
+    yard = busy_yard(20)
+    assert idle(yard) is not None
+    assert yard.cluster.priced.headroom is Headroom.MIDDLE, "few were placed so far"
+    before = previews(yard.planner)
+    placer = yard.planner.placer
+    for _ in range(PLACED_BETWEEN):
+        placement = placer.place(Shape(gpus=1))
+        assert placement is not None
+        placer.release(Shape(gpus=1), placement)
+
+    event = idle(yard)
+    assert event is not None
+    assert event.mix == yard.cluster.mix.copy(Headroom.HIGH)
+    decided = previews(yard.planner)
+    assert idle(yard) is None
+    yard.restart()
+    for name in NODES * 2:
+        yard.beat(name)
+    assert yard.cluster.priced == event.mix
+    assert previews(yard.planner) == decided
+    assert [len(places) for places in decided] == [len(places) for places in before]
+
+
+def test_a_known_mix_stays_whatever_is_submitted() -> None:
+    """Its prices follow the headroom alone."""
+    yard = busy_yard(0)
+    known = yard.cluster.priced
+    for number in range(40):
+        yard.submit(f"j{number}", gpus=1)
+    placer = Packer(Settings(), known)
+    for node in yard.cluster.nodes.values():
+        placer.node_changed(node)
+    repricing = Repricing(yard.cluster, placer, learns=False)
+    assert repricing.go_on() is None
+    assert not repricing.is_busy
+
+    for _ in range(PLACED_BETWEEN):
+        placement = placer.place(Shape(gpus=1))
+        assert placement is not None
+        placer.release(Shape(gpus=1), placement)
+    while (event := repricing.go_on()) is None:
+        assert repricing.is_busy
+    assert event.mix == known.copy(Headroom.HIGH)

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard_coordinator.core import filters, instances, selection
+from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.rooms import Room, cordons_of
 from gpuyard_coordinator.core.packing.states import NOWHERE, Catalogue, Device, Key, whole_device
+from gpuyard_coordinator.core.packing.wholes import Wholes
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
 
 MASKS_KEPT: Final = 128
@@ -34,6 +36,12 @@ class Member:
     """That of them all; None where they are of several or there are none."""
     guests: dict[str, int] = field(default_factory=dict)
     """By UUID, where shares are on a GPU: whose, by their number in the catalogue."""
+    plain: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that are neither cordoned nor MIG instances nor split into some."""
+    cards: frozenset[str] = frozenset()
+    """Of these those that the fleet has counted: none while it takes no work."""
+    free: int = 0
+    """How many of the counted ones were free as a whole."""
     number: int = -1
     """Its place in the order of names; -1 until the fleet is sorted."""
 
@@ -108,6 +116,11 @@ class Fleet:
     """False once a node came or went: numbers are then of no use."""
     devices: Counter[Kind] = field(default_factory=Counter)
     """Of the known nodes, whether they take work or not; without cordons."""
+    booked: int = 0
+    """Reservations that were entered since whoever reads it set it to 0."""
+    _wholes: Wholes = field(default_factory=Wholes)
+    _moved: set[str] = field(default_factory=set)
+    """Nodes that are to be counted anew in it."""
     _masks: dict[Shape, NDArray[np.bool_]] = field(default_factory=dict)
     _last_mask: tuple[Shape | None, NDArray[np.bool_]] = (None, np.zeros(0, dtype=bool))
 
@@ -116,6 +129,7 @@ class Fleet:
         member = self.members.get(node.name)
         if member is None:
             member = self.members[node.name] = Member(node.name)
+            self._wholes.enter(0, 0)
             self.is_sorted = False
         room = Room.of(node, self.settings)
         has_grown = room is not None and room.has_grown(member.room)
@@ -125,6 +139,7 @@ class Fleet:
         if is_other:
             member.gpus, member.cordons = node.gpus, cordons
             self._take_inventory(member, node)
+        self._moved.add(member.name)
         if self.is_sorted:
             self._note(member)
             if is_other or has_grown:
@@ -136,6 +151,7 @@ class Fleet:
         member = self.members.pop(name, None)
         if member is not None:
             self.devices.subtract(self._plain_kinds(member))
+            self._wholes.leave(len(member.cards), member.free)
             self.is_sorted = False
 
     def sort(self) -> None:
@@ -152,16 +168,27 @@ class Fleet:
 
     def book(self, member: Member, shape: Shape, uuids: tuple[str, ...], sign: int) -> None:
         """Enters a reservation with -1, takes it out with 1."""
-        if member.room is None:
+        room = member.room
+        if room is None:
             return
-        member.room.book(shape, uuids, sign)
+        room.book(shape, uuids, sign)
+        self._moved.add(member.name)
+        if sign < 0:
+            self.booked += 1
         if not shape.gpus and shape.is_share:
             if sign > 0:
                 member.guests.pop(uuids[0], None)
-            joining = [shape] if sign < 0 else member.room.guests_of(uuids[0])
+            joining = [shape] if sign < 0 else room.guests_of(uuids[0])
             for guest in joining:
                 self._join(member.guests, uuids[0], guest)
         self._note(member)
+
+    def headroom(self, was: Headroom) -> Headroom:
+        """As `Wholes.headroom`; looks only at nodes that changed since the last call."""
+        for name in self._moved & self.members.keys():
+            self._count_anew(self.members[name])
+        self._moved.clear()
+        return self._wholes.headroom(was)
 
     def blocked(self, mask: Shape) -> NDArray[np.bool_]:
         """By number: True where the node's labels or its cordon keep shapes of a `mask_of` off; to
@@ -188,6 +215,24 @@ class Fleet:
         self.devices.update(self._plain_kinds(member))
         kinds = set(member.kinds.values())
         member.kind = kinds.pop() if len(kinds) == 1 else None
+        member.plain = frozenset(
+            uuid for uuid, number in member.kinds.items() if self._is_plain(number)
+        )
+
+    def _is_plain(self, kind: int) -> bool:
+        known = self.catalogue.kinds[kind]
+        return known.cordon is None and known.profile is None
+
+    def _count_anew(self, member: Member) -> None:
+        """How many of its GPUs are free as a whole, whatever was counted before."""
+        room = member.room
+        self._wholes.leave(len(member.cards), member.free)
+        is_open = room is not None and not room.is_cordoned
+        member.cards, member.free = member.plain if is_open else frozenset(), 0
+        if room is not None:
+            milli = room.free_milli
+            member.free = sum(milli.get(uuid) == WHOLE_GPU_MILLI for uuid in member.cards)
+        self._wholes.enter(len(member.cards), member.free)
 
     def _plain_kinds(self, member: Member) -> list[Kind]:
         kinds = [self.catalogue.kinds[number] for number in member.kinds.values()]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard_coordinator.core import ledger, quota, selection
+from gpuyard_coordinator.core.headroom import PLACED_BETWEEN, Headroom
 from gpuyard_coordinator.core.mix import Mix, request_of
 from gpuyard_coordinator.core.packing.fleet import Fleet, Member, mask_of
 from gpuyard_coordinator.core.packing.kinds import Kind
@@ -66,6 +67,8 @@ class Packer:
     mix: Mix = field(default_factory=Mix.prior)
     """What prices go by; never changed, but by `price` for another one."""
     policy: Policy = Potential.of
+    follows_headroom: bool = True
+    """False for a policy that does not go by the mix's."""
     _fleet: Fleet = field(init=False)
     _table: Table | None = None
     _is_priced: bool = False
@@ -97,8 +100,11 @@ class Packer:
 
     def price(self, mix: Mix) -> None:
         if mix is not self.mix:
-            self._is_priced = self._is_priced and mix.counts == self.mix.counts
+            is_other = mix.headroom is not self.mix.headroom
+            self._is_priced = self._is_priced and not is_other and mix.counts == self.mix.counts
             self.mix = mix
+            if is_other:
+                self._fleet.booked = 0
 
     def prepare(self, mix: Mix) -> Iterator[None]:
         table, devices = self._settled(), self._devices()
@@ -111,6 +117,12 @@ class Packer:
                 yield
             scorer.score(member.key(alike))
         self._prepared = _Prepared(mix, devices, scorer)
+
+    def headroom(self, priced: Mix) -> Headroom:
+        was, fleet = priced.headroom, self._fleet
+        if not self.follows_headroom or fleet.booked < PLACED_BETWEEN:
+            return was
+        return fleet.headroom(was)
 
     def memory(self) -> dict[str, Any]:
         catalogue, devices = self._fleet.catalogue, self._priced_devices

@@ -5,13 +5,15 @@
          +  3  * max(0, R - C / 0.8 kappa)
          + 0.5 * max(0, R - C / 1.1 kappa)                         GPUs that the CPUs cannot feed
          -  4  * sigma(kind) * R                                   scarce kinds are kept
-         + 2.5 * sum_m q_m (R - g_m floor(min(F / n_m, C / c_m)))  room for several whole GPUs
+         +  w  * sum_m q_m (R - g_m floor(min(F / n_m, C / c_m)))  room for several whole GPUs
 
 C is the CPU left in milli, r_i the rest of GPU i, R their sum, F the GPUs free as a whole, and of
 task m c_m its CPUs, n_m its GPUs, s_m milli each, g_m = n_m s_m, and k_m its copies by GPUs alone:
 sum floor(r_i / s_m), or floor(F / n_m) where it asks for whole ones. The best place is the one of
 which PHI after, minus PHI before, plus 0.0025 R is least. Weights and terms are the PFS-C policy
-of a study on the traces of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023).
+of a study on the traces of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), but for w:
+5 where whole nodes are scarce, 2.5 as a rule and 1.25 where there are plenty (`Headroom`), since a
+node broken up costs most where few are left.
 
 All coefficients are integers in units of 2**-22 milli, and a score is in 1/16 milli: sums are then
 exact in any order, in Python's integers as in 64-bit floats, and decisions can be replayed.
@@ -21,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.prices import worth_of_rests
@@ -36,7 +39,8 @@ _PARTS: Final = 4096
 """What the shares of the typical tasks add up to."""
 _COVERED: Final = 0.95
 """Typical tasks are the most frequent ones that make up this part of all submissions."""
-_WORTH, _SCARCE, _SEVERAL = 12, 4.0, 2.5
+_WORTH, _SCARCE = 12, 4.0
+_SEVERAL: Final = {Headroom.LOW: 5.0, Headroom.MIDDLE: 2.5, Headroom.HIGH: 1.25}
 _FED: Final = ((3.0, 0.8), (0.5, 1.1))
 _ALL: Final = 2**22
 _FULL: Final = 0.0025
@@ -94,17 +98,17 @@ class Pricing:
         on_gpus = [task for task in tasks if task.milli]
         fill, several = _typical(tasks), [task for task in on_gpus if task.gpus > 1]
         shares = _largest_remainder([task.count for task in fill], _PARTS)
-        total = sum(task.count * task.milli for task in on_gpus)
+        total, weight = sum(task.count * task.milli for task in on_gpus), _SEVERAL[mix.headroom]
         parts = [round(_PARTS * task.count * task.milli / total) for task in several]
         terms = [
             Term(task.request, task.gpus, part * task.milli, True)
             for task, part in zip(fill, shares, strict=True)
         ]
         terms += [
-            Term(task.request, task.gpus, round(_SEVERAL * part * task.milli), False)
+            Term(task.request, task.gpus, round(weight * part * task.milli), False)
             for task, part in zip(several, parts, strict=True)
         ]
-        milli_weight = sum(shares) * COPY + round(_SEVERAL * sum(parts) * COPY)
+        milli_weight = sum(shares) * COPY + round(weight * sum(parts) * COPY)
         return cls(
             terms=tuple(sorted(terms, key=lambda term: (not term.is_uncut, term.gpus > 1))),
             worth=_worth(on_gpus),

@@ -8,6 +8,7 @@ from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.fleet import Member
 from gpuyard_coordinator.core.packing.packer import Packer
 from gpuyard_coordinator.core.packing.rivals import DotProduct, Fgd, LeastLeft, Spread
+from gpuyard_coordinator.core.packing.scoring import Formula
 from gpuyard_coordinator.core.packing.states import NOWHERE, Key, Step
 from gpuyard_coordinator.core.packing.table import Table
 from gpuyard_coordinator.core.state import Settings
@@ -27,10 +28,14 @@ class LowestIndex(Packer):
         table.set(member.number, self._key(member))
 
 
+def _placer(settings: Settings, mix: Mix, formula: Formula) -> Packer:
+    return Packer(settings, mix, lambda mix, fleet: formula, follows_headroom=False)
+
+
 RIVALS: Final[dict[str, Callable[[Settings, Mix], Packer]]] = {
-    "fgd": lambda settings, mix: LowestIndex(settings, mix, Fgd.of),
-    "bestfit": lambda settings, mix: Packer(settings, mix, lambda mix, fleet: LeastLeft()),
-    "dotprod": lambda settings, mix: Packer(settings, mix, lambda mix, fleet: DotProduct()),
-    "spread": lambda settings, mix: Packer(settings, mix, lambda mix, fleet: Spread()),
+    "fgd": lambda settings, mix: LowestIndex(settings, mix, Fgd.of, follows_headroom=False),
+    "bestfit": lambda settings, mix: _placer(settings, mix, LeastLeft()),
+    "dotprod": lambda settings, mix: _placer(settings, mix, DotProduct()),
+    "spread": lambda settings, mix: _placer(settings, mix, Spread()),
 }
 """By the name that the benchmark and people give them."""

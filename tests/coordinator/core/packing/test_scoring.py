@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuyard.model.where import parse
+from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import plain
 from gpuyard_coordinator.core.packing.potential import Potential
@@ -65,14 +67,16 @@ def keys(draw: st.DrawFn) -> Key:
     submitted=st.lists(REQUESTS, min_size=1, max_size=30),
     asked=st.lists(REQUESTS | st.builds(Shape, all_gpus=st.just(True)), min_size=1, max_size=12),
     nodes=st.lists(keys(), min_size=1, max_size=4),
+    headroom=st.sampled_from(Headroom),
 )
 def test_scores_are_those_of_the_formula(
-    submitted: list[Shape], asked: list[Shape], nodes: list[Key]
+    submitted: list[Shape], asked: list[Shape], nodes: list[Key], headroom: Headroom
 ) -> None:
     known, mix = catalogue(), Mix()
     for shape in submitted:
         mix.observe(shape)
-    pricing = Pricing.of(mix, Counter(dict(zip(known.kinds, (40, 10, 7), strict=True))))
+    fleet = Counter(dict(zip(known.kinds, (40, 10, 7), strict=True)))
+    pricing = Pricing.of(mix.copy(headroom), fleet)
     scorer = Scorer(Potential(pricing), known)
     scorer.add(dict.fromkeys(asked))
     for key in nodes:
@@ -96,16 +100,19 @@ def mix_of(counts: dict[Shape, int]) -> Mix:
     return mix
 
 
-def test_the_potential_of_one_node_worked_out_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("headroom", "weight"), [(Headroom.LOW, 5), (Headroom.MIDDLE, 2.5), (Headroom.HIGH, 1.25)]
+)
+def test_the_potential_of_one_node_worked_out_by_hand(headroom: Headroom, weight: float) -> None:
     """Half the mix asks for one GPU and 8 CPUs, half for two and 32; one GPU is left and 4 CPUs."""
     known = catalogue()
     one, two = Shape(gpus=1, cpu_milli=8000), Shape(gpus=2, cpu_milli=32_000)
-    pricing = priced(mix_of({one: 1, two: 1}), known)
+    pricing = priced(mix_of({one: 1, two: 1}).copy(headroom), known)
     key = Key(4000, 8, (Device(0, 1000),))
     kappa = 40_000 / 3
     filled = 0.5 * (1000 - 1000 * 0.5) + 0.5 * 1000
     unfed = 3 * (1000 - 4000 * 1000 / (0.8 * kappa)) + 0.5 * (1000 - 4000 * 1000 / (1.1 * kappa))
-    several = 2.5 * (2 / 3) * 1000
+    several = weight * (2 / 3) * 1000
 
     value = plain.potential(pricing, known, key) / 2**22
     assert abs(value - (filled + unfed + several)) < 1
