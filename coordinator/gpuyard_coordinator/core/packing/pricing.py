@@ -123,12 +123,18 @@ class Pricing:
 
     def rest_values(self, kind: Kind) -> list[int]:
         """`rest_value` of 0..1000 milli."""
-        return [self.rest_value(kind, milli) for milli in range(WHOLE_GPU_MILLI + 1)]
+        weight = self._milli_weight_on(kind)
+        return [self._rest_value(weight, milli) for milli in range(WHOLE_GPU_MILLI + 1)]
 
     def rest_value(self, kind: Kind, milli: int) -> int:
         """What a rest of a GPU of this kind adds by itself, in units."""
-        scarce = round(_SCARCE * self.scarcity_of(kind) * UNIT)
-        return _WORTH * (milli * UNIT - self.worth[milli]) + (self.milli_weight - scarce) * milli
+        return self._rest_value(self._milli_weight_on(kind), milli)
+
+    def _milli_weight_on(self, kind: Kind) -> int:
+        return self.milli_weight - round(_SCARCE * self.scarcity_of(kind) * UNIT)
+
+    def _rest_value(self, weight: int, milli: int) -> int:
+        return _WORTH * (milli * UNIT - self.worth[milli]) + weight * milli
 
 
 def size_of_all(row: Shape, gpus: int) -> int:
