@@ -23,6 +23,8 @@ class _Facts(fast_codec.Struct):
     facts: fast_codec.Raw
 
 
+MOST: Final = 1 << 31
+"""Of whatever a node has: as many MiB as a job may ask for. Sums over a yard stay far below 64 bit."""
 _facts_of: Final = fast_codec.reader(_Facts)
 _read_beat: Final = fast_codec.reader(Beat)
 _read_all_but_facts: Final = fast_codec.reader(Beat, leaving_out="facts")
@@ -51,6 +53,7 @@ class BeatDoor:
         if message.is_json:
             beat = fast_codec.check(message.body(), Beat)
             _check(beat, _node_of(message))
+            beat["facts"] = cast(NodeFacts, _compact(beat["facts"], {}))
             return beat
         packed = bytes(_facts_of(message.data).facts)
         known = self._known.get(message.subject)
@@ -104,10 +107,12 @@ def _share_usual(samples: list[GpuSample]) -> None:
 
 
 def _compact(value: Any, seen: dict[tuple[tuple[str, str], ...], dict[str, str]]) -> Any:
-    """The same value in less memory: equal texts, of which a yard of equal nodes has many, are one,
-    and so are equal labels in it."""
+    """The same facts in less memory: equal texts, of which a yard of equal nodes has many, are one,
+    and so are equal labels in them. Raises RemoteProtocolError for a number that is too large."""
     if isinstance(value, str):
         return sys.intern(value)
+    if isinstance(value, int | float) and abs(value) > MOST:
+        raise RemoteProtocolError(f"the facts have the number {value:g}, more than any machine has")
     if isinstance(value, list):
         return [_compact(item, seen) for item in value] if value else _NOTHING
     if not isinstance(value, dict):

@@ -85,6 +85,19 @@ def test_a_number_that_is_none_is_refused_below_known_facts_too(number: float) -
             door.read(Message(subject=f"gpuyard.beat.{NODE}", data=data, reply="", headers=None))
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    "fact", [{"cpus": 1e308}, {"cpus": -1e308}, {"memory_mib": 2**64 - 1}, {"gang_ports": [1, 2**40]}]
+)
+def test_a_number_that_no_machine_has_is_refused(fact: dict[str, Any], as_json: bool) -> None:
+    door = BeatDoor()
+    told = message(BEAT | {"facts": BEAT["facts"] | fact}, as_json=as_json)
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="facts have the number"):
+            door.read(told)
+    assert door.read(message(BEAT, as_json=as_json)) == BEAT
+
+
 @pytest.mark.parametrize("key", [b"", b"key", 1])
 def test_a_key_that_is_no_text_is_refused_below_known_facts_too(key: object) -> None:
     door = BeatDoor()
