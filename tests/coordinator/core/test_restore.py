@@ -143,6 +143,30 @@ def test_a_job_that_came_after_the_backup_is_taken_with_its_attempt() -> None:
     assert yard.states("later") == ["succeeded"]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"image": 5},
+        {"cpus": 1e308},
+        {"deadline": "soon"},
+        {"where": [5]},
+        {"max_runtime": [1]},
+        {"gpus": {"ids": 5}},
+        {"name": "a\nb"},
+    ],
+)
+def test_no_job_is_made_of_what_is_no_spec(odd: dict[str, Any]) -> None:
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    backup = yard.back_up()
+    run(yard, "later", gpus=1)
+    entry = agent.entries[ref("later")]
+    entry["spec"] = entry["spec"] | odd
+    yard.restore(backup)
+    settle(yard)
+    assert yard.cluster.jobs == {} and agent.stops == {ref("later"): "cancelled"}
+
+
 def test_a_job_that_has_ended_is_not_made_again() -> None:
     """A host that was away when its job was ended elsewhere comes back after a restore."""
     yard = Yard()
