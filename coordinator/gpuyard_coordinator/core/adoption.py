@@ -31,6 +31,7 @@ from gpuyard_coordinator.core import (
     ledger,
     lifecycle,
     setaside,
+    times,
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
@@ -161,7 +162,7 @@ def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: N
     if not (ids.is_name(tenant) and ids.is_any_id(id) and ids.is_user(wanted["user"])):
         return None
     try:
-        spec = parse_spec(wanted["spec"]).normalised()
+        spec = times.settled(parse_spec(wanted["spec"]).normalised(), now)
     except InvalidJob:
         return None
     job = Job(
