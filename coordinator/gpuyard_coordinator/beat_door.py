@@ -24,7 +24,8 @@ class _Facts(fast_codec.Struct):
 
 
 MOST: Final = 1 << 31
-"""Of whatever a node has: as many MiB as a job may ask for. Sums over a yard stay far below 64 bit."""
+"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay far
+below 64 bit, which no document could hold."""
 _facts_of: Final = fast_codec.reader(_Facts)
 _read_beat: Final = fast_codec.reader(Beat)
 _read_all_but_facts: Final = fast_codec.reader(Beat, leaving_out="facts")
@@ -53,8 +54,13 @@ class BeatDoor:
         if message.is_json:
             beat = fast_codec.check(message.body(), Beat)
             _check(beat, _node_of(message))
-            beat["facts"] = cast(NodeFacts, _compact(beat["facts"], {}))
-            return beat
+            _check_numbers(beat["facts"])
+        else:
+            beat = self._read_packed(message)
+        _check_untyped(beat, message)
+        return beat
+
+    def _read_packed(self, message: Message) -> Beat:
         packed = bytes(_facts_of(message.data).facts)
         known = self._known.get(message.subject)
         if known is not None and known.packed_facts == packed:
@@ -64,18 +70,27 @@ class BeatDoor:
         else:
             beat = _read_beat(message.data)
             _check(beat, _node_of(message))
+            _check_numbers(beat["facts"])
             beat["facts"] = cast(NodeFacts, _compact(beat["facts"], {}))
             self._known[message.subject] = _Known(beat["node"], beat["facts"], packed)
-        if _is_odd(beat, message):
-            message.body()
         return beat
 
 
-def _is_odd(beat: Beat, message: Message) -> bool:
-    """It may hold what its types do not refuse: a number that is not finite, or, in a spec, anything.
+def _check_untyped(beat: Beat, message: Message) -> None:
+    """What the types of a beat do not refuse: a number that is not finite, or, in a spec, anything.
     Whoever reads the whole body finds it."""
-    has_spec = any(report.get("wanted") for report in beat["attempts"])
-    return has_spec or codec.may_have_odd_number(message.data)
+    told = [entry for report in beat["attempts"] if (entry := report.get("wanted"))]
+    if told or codec.may_have_odd_number(message.data):
+        message.body()
+    _check_numbers(told)
+
+
+def _check_numbers(value: Any) -> None:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_numbers(item)
+    elif isinstance(value, int | float) and abs(value) > MOST:
+        raise RemoteProtocolError(f"the number {value:g} is more than any machine has")
 
 
 def _node_of(message: Message) -> str:
@@ -107,12 +122,10 @@ def _share_usual(samples: list[GpuSample]) -> None:
 
 
 def _compact(value: Any, seen: dict[tuple[tuple[str, str], ...], dict[str, str]]) -> Any:
-    """The same facts in less memory: equal texts, of which a yard of equal nodes has many, are one,
-    and so are equal labels in them. Raises RemoteProtocolError for a number that is too large."""
+    """The same value in less memory: equal texts, of which a yard of equal nodes has many, are one,
+    and so are equal labels in it."""
     if isinstance(value, str):
         return sys.intern(value)
-    if isinstance(value, int | float) and abs(value) > MOST:
-        raise RemoteProtocolError(f"the facts have the number {value:g}, more than any machine has")
     if isinstance(value, list):
         return [_compact(item, seen) for item in value] if value else _NOTHING
     if not isinstance(value, dict):

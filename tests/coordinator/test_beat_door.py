@@ -93,9 +93,20 @@ def test_a_number_that_no_machine_has_is_refused(fact: dict[str, Any], as_json: 
     door = BeatDoor()
     told = message(BEAT | {"facts": BEAT["facts"] | fact}, as_json=as_json)
     for _ in range(2):
-        with pytest.raises(RemoteProtocolError, match="facts have the number"):
+        with pytest.raises(RemoteProtocolError, match="more than any machine has"):
             door.read(told)
     assert door.read(message(BEAT, as_json=as_json)) == BEAT
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("milli", [2**64 - 1, -(2**63)])
+def test_a_grant_that_no_machine_has_is_refused(milli: int, as_json: bool) -> None:
+    door = BeatDoor()
+    report = next(report for report in BEAT["attempts"] if report.get("wanted"))
+    gpus = [granted | {"milli": milli} for granted in report["wanted"]["gpus"]]
+    told = report | {"wanted": report["wanted"] | {"gpus": gpus}}
+    with pytest.raises(RemoteProtocolError, match="more than any machine has"):
+        door.read(message(BEAT | {"attempts": [told]}, as_json=as_json))
 
 
 @pytest.mark.parametrize("key", [b"", b"key", 1])
