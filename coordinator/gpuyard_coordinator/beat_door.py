@@ -15,6 +15,7 @@ from gpuyard.messages import Beat
 from gpuyard.model import ids
 from gpuyard.model.node import GpuSample, Health, NodeFacts
 from gpuyard_coordinator import fast_codec
+from gpuyard_coordinator.core import moments
 
 
 class _Facts(fast_codec.Struct):
@@ -77,8 +78,12 @@ class BeatDoor:
 
 
 def _check_untyped(beat: Beat, message: Message) -> None:
-    """What the types of a beat do not refuse: a number that is not finite, or, in a spec, anything.
-    Whoever reads the whole body finds it."""
+    """What the types of a beat do not refuse: a text for a time, a number that is not finite, or, in
+    a spec, anything. Whoever reads the whole body finds the latter two."""
+    for report in beat["attempts"]:
+        for at in (report["started_at"], report["ended_at"]):
+            if at and not moments.is_moment(at):
+                raise RemoteProtocolError(f"{at[:40]!r} is no time of an attempt; write RFC 3339")
     told = [entry for report in beat["attempts"] if (entry := report.get("wanted"))]
     if told or codec.may_have_odd_number(message.data):
         message.body()

@@ -109,6 +109,17 @@ def test_a_grant_that_no_machine_has_is_refused(milli: int, as_json: bool) -> No
         door.read(message(BEAT | {"attempts": [told]}, as_json=as_json))
 
 
+@pytest.mark.parametrize("field", ["started_at", "ended_at"])
+@pytest.mark.parametrize("at", ["soon", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00"])
+def test_a_time_of_an_attempt_that_nobody_can_reckon_with_is_refused(field: str, at: str) -> None:
+    door = BeatDoor()
+    report = BEAT["attempts"][0]
+    with pytest.raises(RemoteProtocolError, match="is no time of an attempt"):
+        door.read(message(BEAT | {"attempts": [report | {field: at}]}))
+    for fine in (None, "", "2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00.123456789+02:00"):
+        door.read(message(BEAT | {"attempts": [report | {field: fine}]}))
+
+
 @pytest.mark.parametrize("key", [b"", b"key", 1])
 def test_a_key_that_is_no_text_is_refused_below_known_facts_too(key: object) -> None:
     door = BeatDoor()
