@@ -87,7 +87,8 @@ def test_a_number_that_is_none_is_refused_below_known_facts_too(number: float) -
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize(
-    "fact", [{"cpus": 1e308}, {"cpus": -1e308}, {"memory_mib": 2**64 - 1}, {"gang_ports": [1, 2**40]}]
+    "fact",
+    [{"cpus": 1e308}, {"cpus": -1e308}, {"memory_mib": 2**64 - 1}, {"gang_ports": [1, 2**40]}],
 )
 def test_a_number_that_no_machine_has_is_refused(fact: dict[str, Any], as_json: bool) -> None:
     door = BeatDoor()
