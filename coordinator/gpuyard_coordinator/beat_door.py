@@ -15,6 +15,7 @@ from gpuyard.messages import Beat
 from gpuyard.model import ids
 from gpuyard.model.node import GpuSample, Health, NodeFacts
 from gpuyard_coordinator import fast_codec
+from gpuyard_coordinator.core import moments
 
 
 class _Facts(fast_codec.Struct):
@@ -23,6 +24,9 @@ class _Facts(fast_codec.Struct):
     facts: fast_codec.Raw
 
 
+MOST: Final = 1 << 31
+"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay far
+below 64 bit, which no document could hold."""
 _facts_of: Final = fast_codec.reader(_Facts)
 _read_beat: Final = fast_codec.reader(Beat)
 _read_all_but_facts: Final = fast_codec.reader(Beat, leaving_out="facts")
@@ -51,7 +55,13 @@ class BeatDoor:
         if message.is_json:
             beat = fast_codec.check(message.body(), Beat)
             _check(beat, _node_of(message))
-            return beat
+            _check_numbers(beat["facts"])
+        else:
+            beat = self._read_packed(message)
+        _check_untyped(beat, message)
+        return beat
+
+    def _read_packed(self, message: Message) -> Beat:
         packed = bytes(_facts_of(message.data).facts)
         known = self._known.get(message.subject)
         if known is not None and known.packed_facts == packed:
@@ -61,18 +71,31 @@ class BeatDoor:
         else:
             beat = _read_beat(message.data)
             _check(beat, _node_of(message))
+            _check_numbers(beat["facts"])
             beat["facts"] = cast(NodeFacts, _compact(beat["facts"], {}))
             self._known[message.subject] = _Known(beat["node"], beat["facts"], packed)
-        if _is_odd(beat, message):
-            message.body()
         return beat
 
 
-def _is_odd(beat: Beat, message: Message) -> bool:
-    """It may hold what its types do not refuse: a number that is not finite, or, in a spec, anything.
-    Whoever reads the whole body finds it."""
-    has_spec = any(report.get("wanted") for report in beat["attempts"])
-    return has_spec or codec.may_have_odd_number(message.data)
+def _check_untyped(beat: Beat, message: Message) -> None:
+    """What the types of a beat do not refuse: a text for a time, a number that is not finite, or, in
+    a spec, anything. Whoever reads the whole body finds the latter two."""
+    for report in beat["attempts"]:
+        for at in (report["started_at"], report["ended_at"]):
+            if at and not moments.is_moment(at):
+                raise RemoteProtocolError(f"{at[:40]!r} is no time of an attempt; write RFC 3339")
+    told = [entry for report in beat["attempts"] if (entry := report.get("wanted"))]
+    if told or codec.may_have_odd_number(message.data):
+        message.body()
+    _check_numbers(told)
+
+
+def _check_numbers(value: Any) -> None:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_numbers(item)
+    elif isinstance(value, int | float) and abs(value) > MOST:
+        raise RemoteProtocolError(f"the number {value:g} is more than any machine has")
 
 
 def _node_of(message: Message) -> str:

@@ -85,6 +85,42 @@ def test_a_number_that_is_none_is_refused_below_known_facts_too(number: float) -
             door.read(Message(subject=f"gpuyard.beat.{NODE}", data=data, reply="", headers=None))
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    "fact",
+    [{"cpus": 1e308}, {"cpus": -1e308}, {"memory_mib": 2**64 - 1}, {"gang_ports": [1, 2**40]}],
+)
+def test_a_number_that_no_machine_has_is_refused(fact: dict[str, Any], as_json: bool) -> None:
+    door = BeatDoor()
+    told = message(BEAT | {"facts": BEAT["facts"] | fact}, as_json=as_json)
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="more than any machine has"):
+            door.read(told)
+    assert door.read(message(BEAT, as_json=as_json)) == BEAT
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("milli", [2**64 - 1, -(2**63)])
+def test_a_grant_that_no_machine_has_is_refused(milli: int, as_json: bool) -> None:
+    door = BeatDoor()
+    report = next(report for report in BEAT["attempts"] if report.get("wanted"))
+    gpus = [granted | {"milli": milli} for granted in report["wanted"]["gpus"]]
+    told = report | {"wanted": report["wanted"] | {"gpus": gpus}}
+    with pytest.raises(RemoteProtocolError, match="more than any machine has"):
+        door.read(message(BEAT | {"attempts": [told]}, as_json=as_json))
+
+
+@pytest.mark.parametrize("field", ["started_at", "ended_at"])
+@pytest.mark.parametrize("at", ["soon", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00"])
+def test_a_time_of_an_attempt_that_nobody_can_reckon_with_is_refused(field: str, at: str) -> None:
+    door = BeatDoor()
+    report = BEAT["attempts"][0]
+    with pytest.raises(RemoteProtocolError, match="is no time of an attempt"):
+        door.read(message(BEAT | {"attempts": [report | {field: at}]}))
+    for fine in (None, "", "2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00.123456789+02:00"):
+        door.read(message(BEAT | {"attempts": [report | {field: fine}]}))
+
+
 @pytest.mark.parametrize("key", [b"", b"key", 1])
 def test_a_key_that_is_no_text_is_refused_below_known_facts_too(key: object) -> None:
     door = BeatDoor()

@@ -89,6 +89,22 @@ async def test_however_the_bytes_are_cut_the_messages_are_the_same(
     assert left == [b"PING", b"q.q"]
 
 
+@pytest.mark.parametrize("size", [1, 100])
+async def test_a_subject_that_is_no_text_ends_no_connection(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server lets them pass, and whoever may publish can send one."""
+    wire = b"MSG a.\xff 1 _INBOX.\xfe 2\r\nhi\r\nMSG a.b 1 2\r\nho\r\n"
+    pieces = [wire[start : start + size] for start in range(0, len(wire), size)]
+
+    taker, _ = await parsed(pieces, monkeypatch)
+
+    assert [(m.subject, m.reply, m.data) for m in taker.taken] == [
+        ("a.\ufffd", "_INBOX.\ufffd", b"hi"),
+        ("a.b", "", b"ho"),
+    ]
+
+
 async def test_a_message_of_a_subscription_that_ended_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,9 +14,11 @@ all that it runs, with what each was started from. Rules of this file:
 import sys
 from typing import Final
 
+from gpuyard.errors import InvalidJob
 from gpuyard.messages import AttemptReport, Beat, WantedEntry
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
+from gpuyard.model.intake import parse_spec
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
@@ -29,6 +31,7 @@ from gpuyard_coordinator.core import (
     ledger,
     lifecycle,
     setaside,
+    times,
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
@@ -37,7 +40,6 @@ from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now
 
 ACTOR: Final = "coordinator"
-_MALFORMED: Final = (KeyError, TypeError, ValueError)
 _NOT_STARTED: Final = frozenset({AttemptState.ACCEPTED, AttemptState.PREPARING})
 _NAMED: Final = 3
 """Nodes that a message names."""
@@ -156,29 +158,30 @@ def _usable(beat: Beat, report: AttemptReport) -> WantedEntry | None:
 
 def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: Now) -> Job | None:
     """The job of an attempt as its node has it; None for one that no coordinator can have sent."""
-    tenant, id, spec = wanted["tenant"], wanted["job"], wanted["spec"]
+    tenant, id = wanted["tenant"], wanted["job"]
     if not (ids.is_name(tenant) and ids.is_any_id(id) and ids.is_user(wanted["user"])):
         return None
     try:
-        job = Job(
-            tenant=tenant,
-            id=id,
-            user=wanted["user"],
-            user_verified=False,
-            packed_spec=fast_codec.encode(spec),
-            name=wanted["name"],
-            spec_sha256=wanted["spec_sha256"],
-            shape=documents.shape_of(spec, tenant, cluster.tenants.get(tenant)),
-            priority=int(spec.get("priority", 50)),
-            submitted_at=report["started_at"] or now.at,
-            submit_seq=cluster.next_submit_seq,
-            image=sys.intern(str(spec["image"])),
-            fence_s=documents.fence_s(spec),
-            is_preemptible=bool(spec.get("preemptible")),
-            deadline=spec.get("deadline"),
-        )
-    except _MALFORMED:
+        spec = times.settled(parse_spec(wanted["spec"]).normalised(), now)
+    except InvalidJob:
         return None
+    job = Job(
+        tenant=tenant,
+        id=id,
+        user=wanted["user"],
+        user_verified=False,
+        packed_spec=fast_codec.encode(spec),
+        name=spec["name"],
+        spec_sha256=wanted["spec_sha256"],
+        shape=documents.shape_of(spec, tenant, cluster.tenants.get(tenant)),
+        priority=spec["priority"],
+        submitted_at=report["started_at"] or now.at,
+        submit_seq=cluster.next_submit_seq,
+        image=sys.intern(spec["image"]),
+        fence_s=documents.fence_s(spec),
+        is_preemptible=spec["preemptible"],
+        deadline=spec["deadline"],
+    )
     cluster.next_submit_seq += 1
     cluster.jobs[job.key] = job
     waiting.file_deadline(cluster, job, now)

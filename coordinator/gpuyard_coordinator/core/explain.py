@@ -229,8 +229,15 @@ def _causes(reasons: list[NodeVerdict]) -> str:
     told = Counter((verdict.note or f"{verdict.code}", verdict.code) for verdict in reasons)
     ordered = sorted(told, key=lambda cause: (told[cause], cause))
     return ", ".join(
-        f"{told[what, code]} {what}{_numbers(code, reasons)}" for what, code in ordered
+        f"{told[what, code]} {what}{_since(what, reasons)}{_numbers(code, reasons)}"
+        for what, code in ordered
     )
+
+
+def _since(what: str, reasons: list[NodeVerdict]) -> str:
+    """Of nodes that differ in it the first."""
+    first = min((v.since for v in reasons if v.note == what and v.since), default=None)
+    return "" if first is None else f" since {first}"
 
 
 def _binding(counts: Counter[VerdictCode]) -> VerdictCode:

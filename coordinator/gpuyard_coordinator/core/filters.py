@@ -25,6 +25,7 @@ FAILED_BEFORE: Final = "failed this job before"
 """The node is well for others: the job is kept off it while others could run it."""
 NO_ADDRESS: Final = "its agent tells no address for gangs"
 """The node is well for others: its agent is older than gangs, or found no address."""
+SILENT: Final = "suspect: silent"
 PUT_ASIDE: Final = "failing"
 """As the node's own reason says it."""
 
@@ -40,6 +41,8 @@ class NodeVerdict:
     have: float | None = None
     note: str | None = None
     """What is said instead of the code, where the code alone would mislead or say too little."""
+    since: str | None = None
+    """Since when that is so, where it is known, RFC 3339 UTC."""
 
 
 def node_block(node: Node, tolerate: Sequence[str] = ()) -> VerdictCode | None:
@@ -161,7 +164,8 @@ def why_not(node: Node, shape: Shape, settings: Settings) -> NodeVerdict | None:
     if node.name in shape.excluded:
         return NodeVerdict(node.name, V.NODE_UNREADY, note=FAILED_BEFORE)
     if code := node_block(node, shape.tolerate):
-        return NodeVerdict(node.name, code, note=_note(node, code))
+        since = node.last_beat_at if node.state is NodeState.SUSPECT else None
+        return NodeVerdict(node.name, code, note=_note(node, code), since=since)
     if not may_join_gang(node, shape):
         return NodeVerdict(node.name, V.NODE_UNREADY, note=NO_ADDRESS)
     fits = selection.matching(node, shape)
@@ -183,8 +187,7 @@ def _note(node: Node, code: VerdictCode) -> str | None:
         return None
     if not is_down(node):
         return PUT_ASIDE
-    is_silent = node.state is NodeState.SUSPECT and node.last_beat_at
-    return f"suspect: silent since {node.last_beat_at}" if is_silent else None
+    return SILENT if node.state is NodeState.SUSPECT and node.last_beat_at else None
 
 
 def takers(node: Node, shape: Shape, settings: Settings) -> list[str]:

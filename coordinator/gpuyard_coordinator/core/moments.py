@@ -1,6 +1,18 @@
 """Arithmetic on the times of records: RFC 3339 UTC with milliseconds, as `Now.at` is written."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+
+@lru_cache(maxsize=10_000)
+def is_moment(text: str) -> bool:
+    """True for what this module can reckon with; RFC 3339 with a zone is. Kept, since a node tells
+    the times of an attempt with every beat."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.tzinfo is not None and bool(moment.astimezone(UTC))
+    except (ValueError, OverflowError):
+        return False
 
 
 def later(at: str, seconds: float) -> str:

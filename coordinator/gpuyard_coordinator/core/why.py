@@ -113,7 +113,8 @@ def _reason(node: Node, shape: Shape, verdict: NodeVerdict) -> ReasonView:
         line, has = selection.mismatch(node, shape)
         return {"code": str(code), "asked": line, "have": has, "unit": None}
     if verdict.note is not None:
-        return {"code": str(code), "asked": None, "have": verdict.note, "unit": None}
+        told = f"{verdict.note} since {verdict.since}" if verdict.since else verdict.note
+        return {"code": str(code), "asked": None, "have": told, "unit": None}
     asked, have = _plain(verdict.asked), _plain(verdict.have)
     unit = None if asked is None and have is None else UNITS.get(code, "GPUs")
     if shape.mig is not None and unit == "GPUs":

@@ -80,7 +80,7 @@ class DirectClient(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
         else:
             headings = parse_headers(headers) if headers else None
-            take(Message(subject.decode(), data, reply.decode() if reply else "", headings))
+            take(Message(_text(subject), data, _text(reply), headings))
 
     async def _send_publish(
         self,
@@ -154,10 +154,15 @@ class DirectParser(Parser):
             headers = None
             if head_size:
                 headers = parse_headers(buffer[head : (head := head + int(head_size))])
-            data, where = buffer[head:end], reply.decode() if reply else ""
-            take(Message(subject.decode(), data, where, headers))
+            take(Message(_text(subject), buffer[head:end], _text(reply), headers))
             position = end + _LINE_END
         return position
+
+
+def _text(subject: bytes | None) -> str:
+    """A subject as text, empty for none. The server lets any bytes pass in one that are no blanks;
+    those that are no text are in no subject of ours."""
+    return subject.decode("utf-8", "replace") if subject else ""
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:

@@ -6,6 +6,7 @@ import pytest
 
 from gpuyard import codec
 from gpuyard.model.states import JobState
+from gpuyard_coordinator.core import moments
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.events import NodeBeat
@@ -141,6 +142,42 @@ def test_a_job_that_came_after_the_backup_is_taken_with_its_attempt() -> None:
     assert same.error is None, "submitted again, it is the same job"
     yard.end("later", exit_code=0)
     assert yard.states("later") == ["succeeded"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"image": 5},
+        {"cpus": 1e308},
+        {"deadline": "soon"},
+        {"where": [5]},
+        {"max_runtime": [1]},
+        {"gpus": {"ids": 5}},
+        {"name": "a\nb"},
+    ],
+)
+def test_no_job_is_made_of_what_is_no_spec(odd: dict[str, Any]) -> None:
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    backup = yard.back_up()
+    run(yard, "later", gpus=1)
+    entry = agent.entries[ref("later")]
+    entry["spec"] = entry["spec"] | odd
+    yard.restore(backup)
+    settle(yard)
+    assert yard.cluster.jobs == {} and agent.stops == {ref("later"): "cancelled"}
+
+
+def test_a_deadline_that_a_node_tells_without_a_date_counts_from_now() -> None:
+    yard = Yard()
+    agent = yard.node("a", gpus=1)
+    backup = yard.back_up()
+    run(yard, "later", gpus=1)
+    entry = agent.entries[ref("later")]
+    entry["spec"] = entry["spec"] | {"deadline": "60s"}
+    yard.restore(backup)
+    settle(yard)
+    assert yard.job("later").deadline == moments.later(yard.now.at, 60)
 
 
 def test_a_job_that_has_ended_is_not_made_again() -> None:

@@ -322,6 +322,20 @@ def test_a_node_that_is_silent_tells_since_when() -> None:
     assert f"suspect: silent since {heard}" in str(yard.why("j")["nodes"])
 
 
+def test_silent_nodes_are_counted_as_one_cause_since_the_first_fell_silent() -> None:
+    yard = Yard()
+    yard.node("a", gpus=1)
+    heard = yard.core_node("a").last_beat_at
+    yard.mono += 1
+    yard.node("b", gpus=1)
+    assert yard.core_node("b").last_beat_at != heard
+    yard.tick(7)
+    yard.submit("j", gpus=1)
+    yard.plan()
+    code, message = explain.explain(yard.cluster, yard.job("j").shape)
+    assert (code, message) == ("node_unready", f"0/2 nodes fit: 2 suspect: silent since {heard}")
+
+
 def test_a_yard_without_nodes_has_nothing_to_offer() -> None:
     found = waiting(Yard(), gpus=1).why()
 
