@@ -62,6 +62,11 @@ class Daemon:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of one that ended by itself; None while it runs, or was stopped."""
+        return None if self._process is None else self._process.poll()
+
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)

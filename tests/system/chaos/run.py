@@ -19,6 +19,8 @@ _READY_S: Final = 60.0
 _LOAD_SHARE: Final = 0.75
 """Of the length, over which jobs are submitted."""
 _PROGRESS_S: Final = 10.0
+_RESTART_S: Final = 2.0
+"""`RestartSec` of the shipped units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +72,20 @@ class Run:
             tap = witness.BeatTap(bus, "fleet-")
             await tap.open()
             over_s = self.plan.length_s * _LOAD_SHARE
-            progress = asyncio.create_task(self._progress())
+            aside = [
+                asyncio.create_task(self._progress()),
+                asyncio.create_task(self._start_again(yard)),
+            ]
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._faults(yard))
                     group.create_task(
                         load.submit_all(yard.url, planned, over_s, self.history.accepted.append)
                     )
+                await self._settle(yard)
             finally:
-                progress.cancel()
-            await self._settle(yard)
+                for task in aside:
+                    task.cancel()
             for sighting in await tap.close():
                 self.history.add(sighting)
         async with await witness.connected(yard.url) as bus:
@@ -122,6 +128,15 @@ class Run:
             await asyncio.sleep(fault.for_s)
             await asyncio.to_thread(faults.mend, fault, yard)
             del self.under_way[f"{fault.kind} {target}"]
+
+    async def _start_again(self, yard: ChaosYard) -> None:
+        """What a systemd unit does: whoever gave up since its bus did not answer is started again."""
+        while True:
+            await asyncio.sleep(_RESTART_S)
+            for member in yard.members:
+                turn = self.turns[member.directory.name]
+                if not turn.locked() and member.daemon.exit_code == faults.NO_BUS:
+                    member.daemon.start()
 
     async def _progress(self) -> None:
         began = load.boot_s()

@@ -55,6 +55,11 @@ class ChaosYard:
     def node_count(self) -> int:
         return self.nodes + HOSTS * REAL_NODES_PER_HOST
 
+    @property
+    def members(self) -> list[Member]:
+        """All daemons."""
+        return [*self.coordinators, *self.agents]
+
     def start(self) -> None:
         for number in range(COORDINATORS):
             self.coordinators.append(self._member("gpuyard_coordinator", f"coordinator-{number}"))
@@ -65,11 +70,11 @@ class ChaosYard:
         for number in range(HOSTS):
             fleet = self._fleet(f"host-{number}", REAL_NODES_PER_HOST, "real")
             self.agents.append(self._agent(f"host-{number}", "process", fleet))
-        for member in [*self.coordinators, *self.agents]:
+        for member in self.members:
             member.daemon.start()
 
     def close(self) -> None:
-        for member in [*self.coordinators, *self.agents]:
+        for member in self.members:
             member.daemon.kill()
             end_keeper(member.directory)
         for path in self._mounts:
