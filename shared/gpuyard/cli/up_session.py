@@ -145,7 +145,7 @@ class UpSession:
 
     def _next_steps(self) -> list[str]:
         end = "'gpuyard down' ends the yard" if self._tell_ready else "Ctrl-C ends the yard"
-        image = "IMAGE COMMAND" if self._plan.runtime == "docker" else "any COMMAND"
+        image = "IMAGE COMMAND" if self._plan.runtime == "docker" else "ANY-IMAGE COMMAND"
         return [f"in this folder: gpuyard run --gpus 1 {image}; gpuyard nodes; {end}"]
 
     async def _end(self, supervisor: Supervisor) -> None:
