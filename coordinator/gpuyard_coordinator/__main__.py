@@ -14,7 +14,6 @@ from gpuyard import __version__, notify, subjects, telemetry
 from gpuyard.bus import connect
 from gpuyard.errors import GpuyardError, Unavailable
 from gpuyard_coordinator import settings as configuration
-from gpuyard_coordinator.clock import Clock, read_first_line
 
 GC_THRESHOLD: Final = 20_000
 """A beat is a hundred small objects that go when it was read, and none of them is in a cycle: the
@@ -40,6 +39,7 @@ def main() -> None:
 
 async def _run(settings: configuration.CoordinatorSettings) -> None:
     from gpuyard_coordinator.bus_check import prepare_bus
+    from gpuyard_coordinator.clock import Clock, read_first_line
     from gpuyard_coordinator.daemon import Daemon, check_reach, stop_on_signals
     from gpuyard_coordinator.leader import Leadership, Timing, this_process
     from gpuyard_coordinator.record import Segments
@@ -84,7 +84,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
 
 def _check_installed() -> None:
     """What the extra brings is imported only after this."""
-    missing = [name for name in ("numpy", "structlog") if find_spec(name) is None]
+    missing = [name for name in ("msgspec", "numpy", "structlog") if find_spec(name) is None]
     if missing:
         text = "pip install 'gpuyard[coordinator]', or the wheel file with [coordinator] after it"
         _fail(f"not installed: {', '.join(missing)}; {text}", 2)

@@ -14,7 +14,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("missing", ["numpy", "structlog"])
+@pytest.mark.parametrize("missing", ["msgspec", "numpy", "structlog"])
 def test_a_package_that_is_not_installed_is_named_with_the_extra(missing: str) -> None:
     command = [sys.executable, "-c", START.format(missing=missing)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
