@@ -209,7 +209,7 @@ class _Sender:
         for sample in body["samples"]:
             sample["power_w"] = _POWER_W
         # The number comes last, in the long form, so that its place is known.
-        self._bytes = bytearray(codec.encode_joined(body, "seq", b"\xce" + bytes(4)))
+        self._bytes = bytearray(codec.encode({**body, "seq": _FAR}))
         self._powers = list(_places(self._bytes, _DOUBLE.pack(_POWER_W)))
         (self._seconds,) = _places(self._bytes, self._ts.encode())
 

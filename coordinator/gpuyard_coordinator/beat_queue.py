@@ -15,7 +15,8 @@ from gpuyard_coordinator.inbox import Inbox
 MOST_WAITING: Final = 20_000
 """Beats that may wait, those of made-up agents among them; the oldest is let go for another."""
 IN_TIME: Final = 0.75
-"""Of an interval since the last beat: one that comes sooner than that was sent for its news, and is read at once."""
+"""Of an interval since the last beat: one that comes sooner than that was sent for its news,
+and is read at once."""
 
 
 class BeatQueue:

@@ -25,7 +25,9 @@ class Page:
     def reply(self, next: str | None) -> bytes:
         """The body `{v, items, next}`."""
         around = {"v": 1, "next": next}
-        return codec.encode_list(around, "items", self.items, as_json=self.as_json)
+        if self.as_json:
+            return codec.encode_json_list(around, "items", self.items)
+        return fast_codec.encode({**around, "items": [fast_codec.Raw(i) for i in self.items]})
 
 
 def fill(

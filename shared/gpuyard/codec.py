@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Literal, NoReturn
 
@@ -63,26 +62,13 @@ def encode_json(body: Mapping[str, Any]) -> bytes:
         raise LocalProtocolError(f"cannot encode this body: {fault}") from fault
 
 
-def encode_list(
-    around: Mapping[str, Any], name: str, items: Sequence[bytes], *, as_json: bool
-) -> bytes:
-    """The body `around` with one key more, a list of items that are encoded already, in one form.
+def encode_json_list(around: Mapping[str, Any], name: str, items: Sequence[bytes]) -> bytes:
+    """The JSON form of `around` with one key more, a list of items that are encoded already.
 
     `around` must have a key of its own.
     """
-    if as_json:
-        key = encode_json({name: []})[1:-3]
-        return b"%b,%b[%b]}" % (encode_json(around)[:-1], key, b",".join(items))
-    header: bytes = msgpack.Packer().pack_array_header(len(items))
-    return encode_joined(around, name, header + b"".join(items))
-
-
-def encode_joined(body: Mapping[str, Any], key: str, packed: bytes) -> bytes:
-    """The msgpack form of `body` with one key more, whose value is packed already."""
-    # Packed as a whole, which is quicker than entry by entry; then its header counts one more.
-    whole = encode(body)
-    size, entries = _map_header(whole)
-    return b"".join((_packed_map_header(entries + 1), whole[size:], _packed_text(key), packed))
+    key = encode_json({name: []})[1:-3]
+    return b"%b,%b[%b]}" % (encode_json(around)[:-1], key, b",".join(items))
 
 
 def may_have_odd_number(data: bytes) -> bool:
@@ -92,28 +78,6 @@ def may_have_odd_number(data: bytes) -> bool:
     if b"\x7f" not in data and b"\xff" not in data:
         return False
     return any(pattern.search(data) for pattern in _NOT_FINITE)
-
-
-def _map_header(data: bytes) -> tuple[int, int]:
-    """(its bytes, how many entries follow); no entries for what is no map."""
-    first = data[0] if data else 0
-    if first & 0xF0 == 0x80:
-        return 1, first & 0x0F
-    if first == 0xDE:
-        return 3, int.from_bytes(data[1:3])
-    return 0, 0
-
-
-@lru_cache(maxsize=64)
-def _packed_text(text: str) -> bytes:
-    packed: bytes = msgpack.packb(text)
-    return packed
-
-
-@lru_cache(maxsize=64)
-def _packed_map_header(entries: int) -> bytes:
-    packed: bytes = msgpack.Packer().pack_map_header(entries)
-    return packed
 
 
 def is_json(data: bytes, headers: Mapping[str, str] | None = None) -> bool:

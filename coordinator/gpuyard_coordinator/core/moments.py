@@ -3,15 +3,16 @@
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+from gpuyard.model.moments import dated
+
 
 @lru_cache(maxsize=10_000)
 def is_moment(text: str) -> bool:
     """True for what this module can reckon with; RFC 3339 with a zone is. Kept, since a node tells
     the times of an attempt with every beat."""
     try:
-        moment = datetime.fromisoformat(text)
-        return moment.tzinfo is not None and bool(moment.astimezone(UTC))
-    except (ValueError, OverflowError):
+        return bool(dated(text))
+    except ValueError:
         return False
 
 

@@ -19,7 +19,7 @@ def parse_moment(text: str) -> str:
     """
     cleaned = text.strip()
     if _DATED.match(cleaned):
-        return _dated(cleaned)
+        return dated(cleaned)
     try:
         seconds = parse_duration_s(cleaned)
     except ValueError:
@@ -39,7 +39,8 @@ def is_relative(kept: str) -> bool:
     return kept.endswith("s")
 
 
-def _dated(text: str) -> str:
+def dated(text: str) -> str:
+    """A time with a zone as it is kept, RFC 3339 UTC; raises ValueError that says what is wrong."""
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
