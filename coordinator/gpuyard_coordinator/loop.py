@@ -54,8 +54,6 @@ WRITES_PER_TURN: Final = 250
 """Keys that a turn may change before it commits; well below the 399 of a commit."""
 KIB_PER_TURN: Final = 3072
 PLACEMENTS_PER_TURN: Final = 100
-_UNTIL_SENT: Final = 2
-"""Rounds of the event loop: in the second one the client's flusher writes what was published."""
 
 
 class Beats(Protocol):
@@ -215,8 +213,7 @@ class Leader:
         """Done once both `work` and the block are; until then beats are read, some at a time."""
         storing = asyncio.create_task(work)
         try:
-            for _ in range(_UNTIL_SENT):
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # its first round, in which it is sent
             yield
             while not storing.done() and self.beats.read_ahead():
                 await asyncio.sleep(0)

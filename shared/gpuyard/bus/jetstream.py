@@ -60,10 +60,10 @@ class JetStream:
             raise LocalProtocolError(f"a batch of {size} bytes is above {MAX_BATCH_BYTES}")
         batch = secrets.token_hex(12)
         # The server answers each part that asks; only the last one's answer says anything, so the
-        # parts before it go out in the same flush, without a reply subject.
+        # parts before it go out together with it, without a reply subject.
         *parts, last = publications
         if parts:
-            await self.link.publish_all(_batch_parts(parts, batch))
+            await self.link.publish_all(_batch_parts(parts, batch), more_follows=True)
         headers = last.all_headers() | {
             "Nats-Batch-Id": batch,
             "Nats-Batch-Sequence": str(len(publications)),

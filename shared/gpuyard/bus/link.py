@@ -155,10 +155,11 @@ class Link:
         except nats.errors.Error as fault:
             raise self._refusal(fault, subject, len(data)) from fault
 
-    async def publish_all(self, messages: Sequence[Outgoing]) -> None:
-        """The same for many at once, of which none is sent where one cannot be."""
+    async def publish_all(self, messages: Sequence[Outgoing], *, more_follows: bool = False) -> None:
+        """The same for many at once, of which none is sent where one cannot be; `more_follows` lets
+        them wait for the next message."""
         try:
-            await self._client.publish_all(messages)
+            await self._client.publish_all(messages, more_follows=more_follows)
         except nats.errors.Error as fault:
             subject, data, _ = max(messages, key=lambda message: len(message[1]))
             raise self._refusal(fault, subject, len(data)) from fault

@@ -41,6 +41,8 @@ class DirectClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._ps = DirectParser(self)
+        self._has_written = False
+        """In this round of the event loop."""
 
     def taker_of(self, sid: int) -> Callable[[Message], None] | None:
         """Who takes the messages of a subscription; None where the library's queue does."""
@@ -96,23 +98,45 @@ class DirectClient(Client):
             return
         await self._send_commands([publish_command(subject, reply, payload, lines)])
 
-    async def publish_all(self, messages: Sequence[Outgoing]) -> None:
-        """Publish in one go, each as `publish` would; raises as it does, then none is sent."""
+    async def publish_all(self, messages: Sequence[Outgoing], *, more_follows: bool = False) -> None:
+        """Publish in one go, each as `publish` would; raises as it does, then none is sent. With
+        `more_follows` they wait for the next message, and go out with it."""
         if self.is_draining_pubs or not self.is_connected:
             raise OutboundBufferLimitError
         if max((len(payload) for _, payload, _ in messages), default=0) > self._max_payload:
             raise MaxPayloadError
         await self._send_commands(
-            [publish_command(subject, "", payload, lines) for subject, payload, lines in messages]
+            [publish_command(subject, "", payload, lines) for subject, payload, lines in messages],
+            more_follows=more_follows,
         )
 
-    async def _send_commands(self, commands: Sequence[bytes]) -> None:
+    async def _send_commands(self, commands: Sequence[bytes], *, more_follows: bool = False) -> None:
         self.stats["out_msgs"] += len(commands)
         joined = commands[0] if len(commands) == 1 else b"".join(commands)
         self.stats["out_bytes"] += len(joined)
         await self._send_command(joined)
+        if more_follows or self._write_now():
+            return
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
+
+    def _write_now(self) -> bool:
+        """The first commands of a round of the event loop go out in this very moment: the library's
+        flusher is a task that gets its turn after all that waits. What follows in the same round,
+        or finds the socket full, is left to it and goes out together."""
+        if self._has_written or not isinstance(self._transport, TcpTransport):
+            return False
+        writer = self._transport._io_writer
+        if writer is None or not self.is_connected or writer.transport.get_write_buffer_size():
+            return False
+        self._has_written = True
+        asyncio.get_running_loop().call_soon(self._begin_round)
+        commands, self._pending, self._pending_data_size = self._pending, [], 0
+        writer.writelines(commands)
+        return True
+
+    def _begin_round(self) -> None:
+        self._has_written = False
 
 
 class DirectParser(Parser):
