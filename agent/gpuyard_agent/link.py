@@ -25,6 +25,9 @@ from gpuyard.messages import Beat, LogChunk, LogsReply
 log = structlog.get_logger()
 _REMEMBERED_BEATS: Final = 64
 _CONCURRENT_READS: Final = 16
+_ROUNDS: Final = 4
+"""Of the event loop that a beat lets pass: what a change has begun comes first, as the engine's call
+that starts a container does, and what it changes besides is in the same beat."""
 
 
 class Peer(Protocol):
@@ -149,6 +152,8 @@ class Link:
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
+            for _ in range(_ROUNDS):
+                await asyncio.sleep(0)
             self._wake.clear()
             due, self._due = self._due, []
             for channel in due:
