@@ -2,11 +2,14 @@
 
 import asyncio
 import string
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats.errors import BadHeaderError, MaxPayloadError, OutboundBufferLimitError
 
 from gpuyard.bus.parsing import DirectClient
@@ -88,3 +91,77 @@ def test_of_many_none_goes_out_where_one_cannot() -> None:
         asyncio.run(sent_at_once(good, ("b", b"x" * 11, None)))
     with pytest.raises(OutboundBufferLimitError):
         asyncio.run(sent_at_once(good, is_connected=False))
+
+
+class Socket:
+    """Stands in for the writer of a connection and its transport."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.unsent = 0
+
+    @property
+    def transport(self) -> "Socket":
+        return self
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def writelines(self, commands: list[bytes]) -> None:
+        self.writes.append(b"".join(commands))
+
+    async def drain(self) -> None:
+        return None
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[DirectClient, Socket]]:
+    client, transport, socket = DirectClient(), TcpTransport(), Socket()  # type: ignore[no-untyped-call]
+    transport._io_writer, transport._io_reader = socket, socket  # type: ignore[assignment]
+    client._transport = transport
+    client._status, client._max_payload = Client.CONNECTED, 10
+    client._flush_queue = asyncio.Queue()
+    client._flusher_task = asyncio.create_task(client._flusher())
+    await asyncio.sleep(0)  # it waits for work
+    try:
+        yield client, socket
+    finally:
+        client._flusher_task.cancel()
+
+
+async def rounds() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_the_first_message_of_a_round_is_written_at_once_the_rest_together() -> None:
+    a, b, c = (publish_command(subject, "", b"1", None) for subject in "abc")
+    async with connected() as (client, socket):
+        await client.publish("a", b"1")
+        assert socket.writes == [a]
+        await client.publish("b", b"1")
+        await client.publish("c", b"1")
+        assert socket.writes == [a]
+        await rounds()
+        assert socket.writes == [a, b + c]
+        await client.publish("a", b"1")
+        assert socket.writes == [a, b + c, a]
+
+
+async def test_what_more_follows_goes_out_with_that() -> None:
+    a, b = (publish_command(subject, "", b"1", None) for subject in "ab")
+    async with connected() as (client, socket):
+        await client.publish_all([("a", b"1", None)], more_follows=True)
+        await rounds()
+        assert socket.writes == []
+        await client.publish("b", b"1")
+        assert socket.writes == [a + b]
+
+
+async def test_a_full_socket_is_left_to_the_flusher_which_waits_for_room() -> None:
+    async with connected() as (client, socket):
+        socket.unsent = 1
+        await client.publish("a", b"1")
+        assert socket.writes == []
+        await rounds()
+        assert socket.writes == [publish_command("a", "", b"1", None)]
