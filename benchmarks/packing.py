@@ -38,7 +38,8 @@ from benchmarks.report import Goal, Result, number, table
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
-from gpuyard_coordinator.core.state import Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.simulate.policies import AnyPlace
 
 POLICIES: Final = ("pfs", *RIVALS, "random")

@@ -21,7 +21,7 @@ from benchmarks.packing_trace import demand_milli
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.repricing import Repricing
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 
 ASKED: Final = 1.3
 POINTS: Final = (100, 110, 130)

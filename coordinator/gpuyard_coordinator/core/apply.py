@@ -50,7 +50,8 @@ from gpuyard_coordinator.core.events import (
     TenantDeleted,
     Tick,
 )
-from gpuyard_coordinator.core.state import Hold, Job, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Hold, Job, Now
 
 
 def apply(cluster: Cluster, event: Event, now: Now, effects: Effects) -> None:

@@ -14,7 +14,8 @@ from typing import Final
 from gpuyard_coordinator.core.clearing import Holder, Planned, Site, least, needed
 from gpuyard_coordinator.core.moments import seconds_until
 from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S
-from gpuyard_coordinator.core.state import Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Now
 
 _MOST_TRIES: Final = 32
 """Nodes whose books are tried for one job, those first where counting promises most."""

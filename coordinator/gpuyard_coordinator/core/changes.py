@@ -22,7 +22,8 @@ from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.overtaking import Asked
-from gpuyard_coordinator.core.state import Gpu, Node, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Gpu, Node, Now
 
 V = VerdictCode
 MOST_CHANGES: Final = 5

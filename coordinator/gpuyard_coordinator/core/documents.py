@@ -21,6 +21,7 @@ from gpuyard.model.verdicts import Verdict
 from gpuyard.model.where import parse
 from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import (
     Array,
     Aside,
@@ -30,7 +31,6 @@ from gpuyard_coordinator.core.state import (
     Job,
     Meeting,
     Node,
-    Shape,
     StopTasks,
 )
 

@@ -12,7 +12,8 @@ from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.moments import later
-from gpuyard_coordinator.core.state import Job, Node, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Node, Now
 
 V = VerdictCode
 Change = dict[str, Any]

@@ -16,7 +16,8 @@ from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.moments import later
 from gpuyard_coordinator.core.reservations import Reservation
-from gpuyard_coordinator.core.state import Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Now
 
 MOST_NODES: Final = 1000
 """Nodes whose jobs' ends are looked at, those first that lack least: some 25 us each."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from gpuyard.messages import GrantedGpu
 from gpuyard_coordinator.core import instances
 from gpuyard_coordinator.core.cluster import Cluster, Use
+from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import (
     WHOLE_GPU_MILLI,
     Attempt,
@@ -15,7 +16,6 @@ from gpuyard_coordinator.core.state import (
     Job,
     Meeting,
     Node,
-    Shape,
 )
 
 

@@ -26,7 +26,8 @@ from gpuyard_coordinator.core import (
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Done, Effects
 from gpuyard_coordinator.core.gangs import Place
-from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_nodes
+from gpuyard_coordinator.core.shapes import without_nodes
+from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
 
 S = JobState
 _ENDS: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})

@@ -14,7 +14,8 @@ from gpuyard_coordinator.core import fairshare, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.history import Amounts
 from gpuyard_coordinator.core.ordering import Place
-from gpuyard_coordinator.core.state import Job, Now, Order, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Now, Order
 
 _KEPT_PER_ENTRY_S: Final = 100e-6
 """To form the line takes some 3 us for each waiting job and node: kept so long, a thirtieth of a

@@ -11,7 +11,8 @@ from gpuyard.model.where import Condition
 from gpuyard_coordinator.core import explain, filters, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.filters import NodeVerdict
-from gpuyard_coordinator.core.state import Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node
 
 Change = dict[str, Any]
 _MODEL: Final = "gpu-name"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core.headroom import Headroom
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 
 HALVED_EVERY: Final = 20_000
 """Submissions after which all counts halve."""

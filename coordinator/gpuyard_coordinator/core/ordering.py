@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core.state import Job, Order, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Order
 
 
 class Rank(NamedTuple):

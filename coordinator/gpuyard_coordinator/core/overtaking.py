@@ -19,7 +19,8 @@ from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S, Reservation, competes
-from gpuyard_coordinator.core.state import Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Now
 
 Change = dict[str, Any]
 MOST_PRIORITY: Final = 100

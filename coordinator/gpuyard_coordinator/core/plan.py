@@ -23,8 +23,8 @@ from gpuyard_coordinator.core.packing import Placement, Placer
 from gpuyard_coordinator.core.repricing import Repricing
 from gpuyard_coordinator.core.reservations import Reservation
 from gpuyard_coordinator.core.reserving import Reserving
-from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
-from gpuyard_coordinator.core.state import Job, Now, Order, Shape, without_nodes
+from gpuyard_coordinator.core.shapes import Shape, read_shape, shape_document, without_nodes
+from gpuyard_coordinator.core.state import Job, Now, Order
 
 UNEXPLAINED: Final = "it waits; ask for its reasons with gpuyard why"
 """What a job is told that came among more unlike ones than one turn can explain."""

@@ -18,7 +18,8 @@ from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.moments import seconds_until
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import HANDOVER_S
-from gpuyard_coordinator.core.state import Job, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Now
 
 _LONGEST_S: Final = 366 * 86_400.0
 

@@ -14,7 +14,8 @@ from typing import Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.ordering import Rank
-from gpuyard_coordinator.core.state import Order, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Order
 
 HANDOVER_S: Final = 5.0
 """From the end of one attempt to the start of the next on its GPUs: report, commit, create."""

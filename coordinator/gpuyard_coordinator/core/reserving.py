@@ -24,8 +24,8 @@ from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import Reservation
-from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
-from gpuyard_coordinator.core.state import Job, Node, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape, read_shape, shape_document
+from gpuyard_coordinator.core.state import Job, Node, Now
 
 LOOK_AGAIN_S: Final = 5.0
 OVERDUE_S: Final = 60.0

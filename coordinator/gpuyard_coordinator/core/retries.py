@@ -9,7 +9,8 @@ from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
 from gpuyard_coordinator.core import filters
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import Attempt, Job, Shape, without_nodes
+from gpuyard_coordinator.core.shapes import Shape, without_nodes
+from gpuyard_coordinator.core.state import Attempt, Job
 
 FREE_RETRIES: Final = 3
 """Other nodes tried for a job whose container never started through no fault of its own."""

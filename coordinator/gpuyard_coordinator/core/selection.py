@@ -10,7 +10,8 @@ from typing import Final
 from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core import instances
-from gpuyard_coordinator.core.state import Gpu, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Gpu, Node
 
 MASKS_KEPT: Final = 256
 """Of one node; with more, jobs' lines differ so much that remembering does not pay."""

@@ -13,7 +13,8 @@ from gpuyard_coordinator.core.documents import (
     fence_s,
     shape_of,
 )
-from gpuyard_coordinator.core.state import Awaited, Hold, Job, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Awaited, Hold, Job
 from gpuyard_coordinator.fast_codec import NIL, Raw, Struct, Version, decode_own, fields_of, reader
 
 

@@ -14,7 +14,8 @@ from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.retries import LONGEST_WAIT_S
-from gpuyard_coordinator.core.state import Hold, Job, Now, without_nodes
+from gpuyard_coordinator.core.shapes import without_nodes
+from gpuyard_coordinator.core.state import Hold, Job, Now
 
 LOOKED_AT_S: Final = LONGEST_WAIT_S
 """A time further ahead than this is worked out anew meanwhile: the wall clock may have been set."""

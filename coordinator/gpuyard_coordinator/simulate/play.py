@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.plan import Planner
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 from gpuyard_coordinator.simulate.day import Day
 from gpuyard_coordinator.simulate.policies import POLICIES
 from gpuyard_coordinator.simulate.workload import Workload, demand_milli, nodes_of, well_node

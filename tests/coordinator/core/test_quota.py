@@ -9,7 +9,7 @@ from gpuyard.model.where_flags import from_gpu_model
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.cluster import Use
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 from tests.support.agents import A100_40, A100_80, RTX_4090
 from tests.support.yard import Yard
 

@@ -15,7 +15,8 @@ from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.rooms import Room, cordons_of
 from gpuyard_coordinator.core.packing.states import NOWHERE, Catalogue, Device, Key, whole_device
 from gpuyard_coordinator.core.packing.wholes import Wholes
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings
 
 MASKS_KEPT: Final = 128
 """Sets of lines and tolerations of which it is remembered which nodes they leave."""

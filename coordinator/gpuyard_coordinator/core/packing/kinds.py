@@ -12,7 +12,8 @@ from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core import filters, instances, ledger, selection
 from gpuyard_coordinator.core.mix import is_of_kind
-from gpuyard_coordinator.core.state import Cordon, Gpu, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Cordon, Gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from gpuyard_coordinator.core.packing.potential import Potential
 from gpuyard_coordinator.core.packing.scoring import Policy, Scorer
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Key, Step
 from gpuyard_coordinator.core.packing.table import Table
-from gpuyard_coordinator.core.state import Node, Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node, Settings
 
 Scores = NDArray[np.int32]
 _INFEASIBLE: Final = np.int32(INFEASIBLE)

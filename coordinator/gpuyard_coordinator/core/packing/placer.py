@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.mix import Mix
-from gpuyard_coordinator.core.state import Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node
 
 
 class Placement(NamedTuple):

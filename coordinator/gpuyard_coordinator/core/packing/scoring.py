@@ -19,7 +19,8 @@ from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.pricing import size_of_all
 from gpuyard_coordinator.core.packing.rows import Bools, Ints, Rows, WholeFits
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Catalogue, Device, Key
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 
 Floats = NDArray[np.float64]
 RESTS: Final = np.arange(WHOLE_GPU_MILLI + 1)

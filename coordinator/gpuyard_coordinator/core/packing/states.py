@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard_coordinator.core.packing.kinds import Kind, kind_of
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu
 
 INFEASIBLE: Final = 2**30
 """The score of a place that does not take a job."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuyard_coordinator.core.packing import plain
 from gpuyard_coordinator.core.packing.scoring import Scorer
 from gpuyard_coordinator.core.packing.states import Catalogue, Key, State, Step
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 
 STATES_KEPT: Final = 20_000
 """States remembered beside those that nodes are in."""
