@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from gpuyard.model.job import DEFAULT_PRIORITY
 from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.documents import (
     ENTRY_GPU_BYTES,
@@ -155,7 +156,7 @@ def _traits_of(request: _Spec, packed: bytes, tenant: str, document: Mapping[str
             _traits.clear()
         traits = _traits[key] = _Traits(
             shape=shape_of(spec, tenant, document, packed=packed),
-            priority=int(spec.get("priority", 50)),
+            priority=int(spec.get("priority", DEFAULT_PRIORITY)),
             fence_s=fence_s(spec),
             is_preemptible=bool(spec.get("preemptible")),
         )
