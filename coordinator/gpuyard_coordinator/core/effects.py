@@ -15,6 +15,11 @@ MOST_KEYS: Final = 350
 """Keys that one turn may change: a commit holds 399 messages, among them the turn's events."""
 MOST_KIB: Final = 4096
 """Of documents that one turn may write, about half of what a commit holds."""
+_KEYS_OF_AN_END: Final = 3
+"""The job's key is deleted, its record kept and its tenant's share written."""
+_ATTEMPTS_IN_A_KIB: Final = 2
+_GPUS_IN_A_MEMBER: Final = 4
+"""Their grants take as much of a document as an attempt does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,6 @@ class Outcome:
     node: str | None = None
     tenant: str | None = None
     error: RequestError | None = None
-
-
-_KEYS_OF_AN_END: Final = 3
-"""The job's key is deleted, its record kept and its tenant's share written."""
-_ATTEMPTS_IN_A_KIB: Final = 2
-_GPUS_IN_A_MEMBER: Final = 4
-"""Their grants take as much of a document as an attempt does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,10 @@ class Effects:
         """The job is stored as it stands when the turn ends."""
         self.jobs.add(job.key)
         self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+        last = job.last
+        if last is not None and last.members:
+            kept = sum(len(attempt.members) for attempt in job.attempts)
+            self.kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
 
     def emit(
         self,
@@ -111,10 +113,6 @@ class Effects:
         job.events += 1
         self.change(job)
         last = job.last
-        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
-        if last is not None and last.members:
-            kept = sum(len(attempt.members) for attempt in job.attempts)
-            self.kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
         body: Event = {
             "v": 1,
             "seq": job.events,
