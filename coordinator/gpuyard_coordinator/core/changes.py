@@ -17,6 +17,7 @@ from gpuyard.model.node import GpuSample
 from gpuyard.model.quantities import counted
 from gpuyard.model.states import Scheduling
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.views.why import Change
 from gpuyard_coordinator.core import ends, explain, loosening, overtaking, quota, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
@@ -31,7 +32,6 @@ _NOT_OF_GPUS: Final = frozenset({V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY})
 """Codes whose numbers are not numbers of GPUs."""
 _MOST_LIMITS: Final = 4
 """Of a tenant, that are raised together."""
-Change = dict[str, Any]
 
 
 def changes(cluster: Cluster, asked: Asked, found: Explanation, now: Now) -> list[Change]:

@@ -4,12 +4,12 @@ Ends are expected as for reservations, so a time told holds as long as jobs keep
 where they end before. Other waiting jobs count where a node is reserved for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.views.why import Forecast
+from gpuyard.views.why import Change, Forecast
 from gpuyard_coordinator.core import backfill, ends
 from gpuyard_coordinator.core.clearing import Site
 from gpuyard_coordinator.core.cluster import Cluster
@@ -28,7 +28,7 @@ def forecast(
     cluster: Cluster,
     shape: Shape,
     found: Explanation,
-    changes: Sequence[Mapping[str, Any]],
+    changes: Sequence[Change],
     held: Reservation | None,
     now: Now,
 ) -> Forecast:
