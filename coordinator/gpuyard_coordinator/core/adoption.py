@@ -296,7 +296,7 @@ def _supersede(
     for part in attempt.parts:
         if ledger.is_held(cluster, job, part):
             part.state, part.reason, part.ended_at = attempt.state, attempt.reason, now.at
-            ledger.release(cluster, cluster.nodes[part.node], job, part)
+            ledger.take_out(cluster, cluster.nodes[part.node], job, part)
             effects.wanted.add(part.node)
             setaside.take_end(cluster, job, part, is_stale=False, now=now, effects=effects)
     job.started_at = None

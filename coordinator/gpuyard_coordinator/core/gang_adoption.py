@@ -46,7 +46,7 @@ def join(cluster: Cluster, node: Node, job: Job, member: Attempt, effects: Effec
         lifecycle.move(job, JobState.ASSIGNED)
         whole.state = whole.reason = whole.exit_code = whole.message = whole.ended_at = None
         whole.next_allowed_because = whole.ended_by = whole.stop = job.not_before = None
-    ledger.hold(cluster, node, job, member)
+    ledger.enter(cluster, node, job, member)
     member.introduced = (cluster.token, node.revision)
     member.stop = whole.stop
     effects.wanted.add(node.name)

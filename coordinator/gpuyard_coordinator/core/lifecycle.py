@@ -110,7 +110,7 @@ def begin_attempt(
     fairshare.settle(cluster, job.tenant, now)
     for part in attempt.parts:
         node = cluster.nodes[part.node]
-        ledger.hold(cluster, node, job, part)
+        ledger.enter(cluster, node, job, part)
         part.introduced = (cluster.token, node.revision)
         effects.wanted.add(node.name)
 
@@ -205,7 +205,7 @@ def end_attempt(
     node = cluster.nodes[attempt.node]
     fairshare.settle(cluster, job.tenant, now)
     effects.shares.add(job.tenant)
-    ledger.release(cluster, node, job, attempt)
+    ledger.take_out(cluster, node, job, attempt)
     effects.wanted.add(node.name)
     is_stale = retries.is_stale(attempt)
     setaside.take_end(cluster, job, attempt, is_stale=is_stale, now=now, effects=effects)
