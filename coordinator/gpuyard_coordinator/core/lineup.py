@@ -1,8 +1,8 @@
 """Where each waiting job stands in line, across tenants.
 
 The line is the order in which the planner would give all that wait their places, one after another,
-were there room for each: by priority, then by what the tenant has had for his weight, which grows
-with each of his jobs before, then by age. Time moves it, as shares decay and jobs end.
+were there room for each: by priority, then by what the tenant has had for its weight, which grows
+with each of its jobs before, then by age. Time moves it, as shares decay and jobs end.
 """
 
 from collections import defaultdict

@@ -110,7 +110,7 @@ def _remove(orders: list[Order], order: Order) -> bool:
 
 Place = tuple[int, int, int, int, str]
 """Of a job among all, the smallest first: its tenant's priority and its own, both negative, what its
-tenant has had for his weight, its age, its id."""
+tenant has had for its weight, its age, its id."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Turns:
     """As of the moment of the call."""
     _tenants: list[tuple[Place, str]] = field(default_factory=list)
     _heads: dict[str, list[tuple[Order, int, Shape]]] = field(default_factory=dict)
-    """By tenant a heap of the first jobs of his shapes, each with its index in its shape."""
+    """By tenant a heap of the first jobs of its shapes, each with its index in its shape."""
     _given: set[Order] = field(default_factory=set)
     """Jobs that have their places and are in the queue until that is committed."""
 

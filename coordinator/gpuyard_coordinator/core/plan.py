@@ -155,7 +155,7 @@ class Planner:
 
     def _let_pass(self, *, has_ended: bool) -> None:
         """Opens those that kept off a node whose reservation ended, or that come before it now: what
-        a tenant is given moves his jobs back, and time moves all."""
+        a tenant is given moves its jobs back, and time moves all."""
         order, before = self._order_of_tenants(), self._last_order
         self._last_order = order
         # Of several that were given something two may have changed places and back since a look.
@@ -173,7 +173,7 @@ class Planner:
 
     def _order_of_tenants(self) -> list[tuple[str, int, int]]:
         """What decides who of two tenants comes first, of those who keep others off or are kept off:
-        each one's priority and his place among them, which several may share."""
+        each one's priority and its place among them, which several may share."""
         tenants = {shape.tenant for shape in self._held_back}
         tenants |= self.cluster.reservations.waiting.keys()
         standings = {tenant: self._standing(tenant) for tenant in tenants}
@@ -265,7 +265,7 @@ class Planner:
         return growth.may_fit(nodes, served) | (shapes.keys() - served)
 
     def _standing(self, tenant: str) -> tuple[int, int]:
-        """(priority, how much he has had for his weight), with what the plan gives him."""
+        """(priority, how much it has had for its weight), with what the plan gives it."""
         known = self._standings.get(tenant)
         if known is not None:
             return known

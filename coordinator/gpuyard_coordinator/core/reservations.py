@@ -138,7 +138,7 @@ class Reservations:
 
     def is_for_others(self, node: str, shape: Shape) -> bool:
         """True if a waiting job of another shape has the node reserved: it is what keeps a shape
-        off a node that has room for it, since whoever ranks higher has his place by then."""
+        off a node that has room for it, since whoever ranks higher has its place by then."""
         held = self.by_node.get(node, ())
         return any(other.shape != shape and competes(shape, other.shape) for other in held)
 
