@@ -11,6 +11,8 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
 from gpuyard_coordinator.core.state import Job, Now
 
+COORDINATOR: Final = "coordinator"
+"""The actor of what nobody ordered."""
 MOST_KEYS: Final = 350
 """Keys that one turn may change: a commit holds 399 messages, among them the turn's events."""
 MOST_KIB: Final = 4096

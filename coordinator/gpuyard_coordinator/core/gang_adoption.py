@@ -12,10 +12,9 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, JobState
 from gpuyard_coordinator.core import gangs, ledger, lifecycle
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.effects import COORDINATOR, Effects
 from gpuyard_coordinator.core.state import Attempt, Job, Meeting, Node, Now
 
-ACTOR: Final = "coordinator"
 WHY: Final = "the gang was started after the backup, which does not know all of its members"
 
 
@@ -64,4 +63,4 @@ def end(
             cluster, job, member, reason=why, exit_code=report["exit_code"], proof=WHY, **how
         )
     else:
-        lifecycle.request_stop(cluster, job, reason=why, actor=ACTOR, **how)
+        lifecycle.request_stop(cluster, job, reason=why, actor=COORDINATOR, **how)

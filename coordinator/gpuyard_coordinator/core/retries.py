@@ -33,12 +33,12 @@ class Again(NamedTuple):
     """Nodes that the job keeps off from now on; None: as before."""
 
 
-def again(cluster: Cluster, job: Job, attempt: Attempt, *, is_stale: bool) -> Again | None:
+def again(cluster: Cluster, job: Job, attempt: Attempt) -> Again | None:
     """What follows an attempt that is over; None ends the job."""
     reason = EndReason(attempt.reason or EndReason.RUNTIME_ERROR)
     if reason is EndReason.EXITED and attempt.exit_code == 0:
         return None
-    if is_stale:
+    if is_stale(attempt):
         return Again("the node's inventory had changed; not charged")
     if reason in ALWAYS_AGAIN:
         return Again(f"{reason}: {REASONS[reason].text}")
