@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from gpuyard.messages import (
     ArrayDocument,
     AttemptDocument,
+    GangPlace,
     JobDocument,
     NodeDocument,
     PutAside,
@@ -15,6 +16,7 @@ from gpuyard.messages import (
     WantedEntry,
 )
 from gpuyard.model.arrays import parse_array
+from gpuyard.model.job import DEFAULT_STOP_GRACE_S
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, Scheduling
 from gpuyard.model.verdicts import Verdict
@@ -34,7 +36,6 @@ from gpuyard_coordinator.core.state import (
     StopTasks,
 )
 
-DEFAULT_GRACE_S: Final = 30.0
 _ENTRY_BYTES: Final = 512
 ENTRY_GPU_BYTES: Final = 128
 _GPUS_OF_ALL: Final = 16
@@ -43,7 +44,7 @@ _GPUS_OF_ALL: Final = 16
 def grace_s(spec: dict[str, Any]) -> float:
     """Seconds between SIGTERM and SIGKILL of a job."""
     text = spec.get("stop_grace")
-    return parse_duration_s(text) if text else DEFAULT_GRACE_S
+    return parse_duration_s(text) if text else DEFAULT_STOP_GRACE_S
 
 
 def fence_s(spec: dict[str, Any]) -> float | None:
@@ -359,7 +360,7 @@ def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
         "gpus": [],
         "spec": {},
         "spec_sha256": "",
-        "stop": {"reason": "cancelled", "signal": "SIGTERM", "grace_s": DEFAULT_GRACE_S},
+        "stop": {"reason": "cancelled", "signal": "SIGTERM", "grace_s": DEFAULT_STOP_GRACE_S},
     }
 
 
@@ -369,21 +370,7 @@ def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
 
 def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
     """An entry but for its spec, which is packed already."""
-    fields = _fields_of_any(job, attempt)
-    whole = job.last
-    if attempt.rank is not None and whole is not None:
-        fields["gang"] = {
-            "rank": attempt.rank,
-            "size": job.shape.nodes,
-            "address": whole.meeting.address if whole.meeting else "",
-            "port": whole.meeting.port if whole.meeting else 0,
-            "may_start": whole.may_start,
-        }
-    return fields
-
-
-def _fields_of_any(job: Job, attempt: Attempt) -> dict[str, Any]:
-    return {
+    fields = {
         "tenant": job.tenant,
         "job": job.id,
         "attempt": attempt.number,
@@ -396,4 +383,19 @@ def _fields_of_any(job: Job, attempt: Attempt) -> dict[str, Any]:
         "spec_sha256": job.spec_sha256,
         "stop": attempt.stop,
         "fence_s": job.fence_s,
+    }
+    whole = job.last
+    if attempt.rank is not None and whole is not None:
+        fields["gang"] = _gang_place(job, whole, attempt.rank)
+    return fields
+
+
+def _gang_place(job: Job, whole: Attempt, rank: int) -> GangPlace:
+    meeting = whole.meeting
+    return {
+        "rank": rank,
+        "size": job.shape.nodes,
+        "address": meeting.address if meeting else "",
+        "port": meeting.port if meeting else 0,
+        "may_start": whole.may_start,
     }
