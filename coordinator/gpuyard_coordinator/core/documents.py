@@ -312,26 +312,22 @@ def node_from_document(document: NodeDocument) -> Node:
 
 def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
     """The whole wanted set of a node, derived from its jobs (docs/decisions)."""
-    return cast(
-        WantedDocument,
-        {
-            **_wanted_fields(cluster, node),
-            "entries": [
-                *(_wanted_entry(job, attempt) for job, attempt in node.attempts.values()),
-                *(_refusing_entry(node, key) for key in sorted(node.refused)),
-            ],
-        },
-    )
+    entries = [
+        {**_entry_fields(job, attempt), "spec": job.spec} for job, attempt in node.attempts.values()
+    ]
+    fields = {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
+    return cast(WantedDocument, fields)
 
 
 def encode_wanted(cluster: Cluster, node: Node) -> bytes:
     """`wanted_document` as it is sent, without unpacking a spec."""
-    entries: list[Mapping[str, Any]] = [
+    entries = [
         {**_entry_fields(job, attempt), "spec": fast_codec.Raw(job.packed_spec)}
         for job, attempt in node.attempts.values()
     ]
-    entries += [_refusing_entry(node, key) for key in sorted(node.refused)]
-    return fast_codec.encode({**_wanted_fields(cluster, node), "entries": entries})
+    return fast_codec.encode(
+        {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
+    )
 
 
 def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
@@ -345,8 +341,12 @@ def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
     }
 
 
+def _refusing(node: Node) -> list[WantedEntry]:
+    """Entries that tell an agent to end attempts of its host which nobody wants any more."""
+    return [_refusing_entry(node, key) for key in sorted(node.refused)]
+
+
 def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
-    """Tells an agent to end an attempt of its host that nobody wants any more."""
     tenant, job, attempt = key
     return {
         "tenant": tenant,
@@ -362,10 +362,6 @@ def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
         "spec_sha256": "",
         "stop": {"reason": "cancelled", "signal": "SIGTERM", "grace_s": DEFAULT_STOP_GRACE_S},
     }
-
-
-def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
-    return cast(WantedEntry, {**_entry_fields(job, attempt), "spec": job.spec})
 
 
 def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
