@@ -8,12 +8,12 @@ The process
     rest. `presence` tells who is there, `deposed` whether somebody else leads, `bus_check` whether
     the bus is fit, `yard_memory` which yard it had.
 A turn
-    `inbox` holds what arrives, `loop` applies, plans and commits it, `turn_writes` are the documents
-    of it and `out_records` its messages, `store` writes them; then `telling` answers and `outbox`
-    publishes. `fast_codec` packs.
+    `inbox` holds what arrives, `loop` applies, plans and commits it, `turn_writes` are the
+    documents of it and `out_records` its messages, `store` writes them; then `telling` answers and
+    `outbox` publishes. `fast_codec` packs.
 What arrives
-    `submissions` reads jobs, `beat_queue`, `beat_door` and `beat_intake` beats, `look_ups` finds what
-    is kept of ended jobs.
+    `submissions` reads jobs, `beat_queue`, `beat_door` and `beat_intake` beats, `look_ups` finds
+    what is kept of ended jobs.
 Requests
     `calls` are answered by `services` and `operator_services`, which reach the state through the
     `desk`: `reads`, `job_list`, `yard_counts` are what readers are shown, `stored_logs` the output,

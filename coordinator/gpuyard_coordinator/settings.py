@@ -55,7 +55,7 @@ class CoordinatorSettings:
 def load(
     *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> CoordinatorSettings:
-    """The settings in force. Raises BadSettings with one line for an unknown key or a wrong type."""
+    """The settings in force. Raises BadSettings, one line, for an unknown key or a wrong type."""
     settings = CoordinatorSettings()
     path = file or DEFAULT_FILE
     if path.exists() or file is not None:

@@ -15,8 +15,8 @@ _CHUNKS: Final = 256
 
 
 async def page(jetstream: JetStream, document: JobDocument, call: Call) -> Body:
-    """Stored chunks of one attempt, the last where none is asked for, oldest first and from the node
-    that ran it alone; of a gang's those of the member `rank`, or else of 0."""
+    """Stored chunks of one attempt, the last where none is asked for, oldest first and from the
+    node that ran it alone; of a gang's those of the member `rank`, or else of 0."""
     attempts = document["attempts"]
     asked = call.arguments.get("attempt") or (attempts[-1]["attempt"] if attempts else None)
     attempt = next((a for a in attempts if a["attempt"] == asked), None)

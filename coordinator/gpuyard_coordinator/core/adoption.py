@@ -1,12 +1,13 @@
-"""After a restore: what nodes run that the backup does not know is taken, and nothing starts before.
+"""After a restore: what nodes run and the backup does not know is taken; nothing starts before.
 
-A backup is older than what its yard went on to do. A node that meets the yard's new generation tells
-all that it runs, with what each was started from. Rules of this file:
+A backup is older than what its yard went on to do. A node that meets the yard's new generation
+tells all that it runs, with what each was started from. Rules of this file:
 1. What a node tells is newer than the backup. An attempt with a higher number than any known one is
    taken as it stands, also where its GPUs are then granted twice; one whose job is not known brings
    its job. Everything else is refused by name, so nothing is left in doubt.
-2. Until every node of before has told, or was silent for `lost_s`, no job starts and no silence about
-   an attempt ends it: what is missing here may be told there, or may be over since its successor runs.
+2. Until every node of before has told, or was silent for `lost_s`, no job starts and no silence
+   about an attempt ends it: what is missing here may be told there, or may be over since its
+   successor runs.
 3. An attempt that cannot go on as the job's own, since what it was started from is not known or is
    another spec, is taken all the same, to be ended: its successor exists only once it is over.
 """

@@ -1,8 +1,8 @@
 """When a job that cannot start can, at the latest: the ends that are expected on each node.
 
 A job that runs ends at the latest with its time limit and its grace, one that still pulls has its
-pull before it, one that was asked to stop has its grace left. After the last end that is needed comes
-the hand-over. Where jobs without time limits are in the way nobody can tell.
+pull before it, one that was asked to stop has its grace left. After the last end that is needed
+comes the hand-over. Where jobs without time limits are in the way nobody can tell.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,8 @@
 of its tenant's limits.
 
 Every change offered was tried on the books first: with it, and it alone, the job could start now,
-were no other waiting job before it; one that is `all_of` several says so. Work is bounded: at most a few looks at each node.
+were no other waiting job before it; one that is `all_of` several says so. Work is bounded: at most
+a few looks at each node.
 """
 
 from bisect import bisect_left

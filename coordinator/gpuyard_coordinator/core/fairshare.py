@@ -1,4 +1,4 @@
-"""Weighted fair share: of tenants of equal priority the one that had least for its weight goes first.
+"""Weighted fair share: of equal tenants the one that had least for its weight goes first.
 
 A tenant's share is its dominant one: the largest of its parts of the fleet's GPUs, CPUs and host
 memory. It counts what it holds now and, `PAST` times, what it held on average of late; their sum

@@ -72,7 +72,7 @@ def is_down(node: Node) -> bool:
 
 
 def is_put_aside(node: Node) -> bool:
-    """True while jobs are kept off since job after job failed there, but for one trial at a time."""
+    """True while jobs are kept off since job after job failed there; one at a time may try."""
     return node.aside is not None and not node.aside.takes_work
 
 

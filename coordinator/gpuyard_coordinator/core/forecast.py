@@ -1,7 +1,7 @@
 """When a waiting job, or one that is only tried, starts; or why nobody can tell.
 
-Ends are expected as for reservations, so a time told holds as long as jobs keep their limits; sooner
-where they end before. Other waiting jobs count where a node is reserved for them.
+Ends are expected as for reservations, so a time told holds as long as jobs keep their limits;
+sooner where they end before. Other waiting jobs count where a node is reserved for them.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """After a restore: members of gangs that nodes run and the backup does not know.
 
-Each node tells of its own member, one after another, and of a silent node's nobody can tell. So such
-a gang is taken member by member, to be ended; it begins anew once all that was told of it is over.
-One that was started before the backup is known whole and goes on.
+Each node tells of its own member, one after another, and of a silent node's nobody can tell. So
+such a gang is taken member by member, to be ended; it begins anew once all that was told of it is
+over. One that was started before the backup is known whole and goes on.
 """
 
 from typing import Any, Final
@@ -55,7 +55,7 @@ def join(cluster: Cluster, node: Node, job: Job, member: Attempt, effects: Effec
 def end(
     cluster: Cluster, job: Job, member: Attempt, report: AttemptReport, now: Now, effects: Effects
 ) -> None:
-    """Another attempt follows at no charge, as after a preemption, once all that was told is over."""
+    """Another attempt follows at no charge, as after a preemption, once all of it is over."""
     how: dict[str, Any] = {"message": WHY, "now": now, "effects": effects}
     why = EndReason.PREEMPTED
     if AttemptState(report["state"]) is AttemptState.ENDED:

@@ -1,4 +1,4 @@
-"""Changes of what a waiting job asks its place to be: another GPU model, fewer lines; see `changes`."""
+"""Changes of what a job asks its place to be: another GPU model, fewer lines; see `changes`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

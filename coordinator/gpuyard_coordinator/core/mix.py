@@ -102,8 +102,8 @@ class Mix:
 
 
 def request_of(shape: Shape) -> Shape:
-    """What of a shape the mix and the scores depend on. Instances that are named are looked for node
-    by node: there is no telling of which profile they are."""
+    """What of a shape the mix and the scores depend on. Instances that are named are looked for
+    node by node: there is no telling of which profile they are."""
     return Shape(
         gpus=shape.gpus or (0 if shape.names_instances else len(shape.gpu_ids)),
         all_gpus=shape.all_gpus,

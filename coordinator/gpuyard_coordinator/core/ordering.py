@@ -109,8 +109,8 @@ def _remove(orders: list[Order], order: Order) -> bool:
 
 
 Place = tuple[int, int, int, int, str]
-"""Of a job among all, the smallest first: its tenant's priority and its own, both negative, what its
-tenant has had for its weight, its age, its id."""
+"""Of a job among all, the smallest first: its tenant's priority and its own, both negative, what
+its tenant has had for its weight, its age, its id."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Turns:
     """Jobs that have their places and are in the queue until that is committed."""
 
     def open(self, shapes: Iterable[Shape]) -> None:
-        """Begins anew with the waiting jobs of these shapes but for those that were given theirs."""
+        """Begins anew with the waiting jobs of these shapes that were not given a place yet."""
         self._heads.clear()
         for shape in shapes:
             if (head := self._head(shape, 0)) is not None:

@@ -1,9 +1,9 @@
 """Which jobs are stopped for one of higher rank that cannot start, so that the least harm is done.
 
 Stopped are preemptible jobs of lower rank alone, of one node: those of the lowest rank first, of
-these the youngest, as few as will do, and none that has not had its node for `min_runtime_s`. What is
-stopping there already costs nothing. A job stopped may not stop another of its own rank, so
-that whatever follows from one preemption comes to an end.
+these the youngest, as few as will do, and none that has not had its node for `min_runtime_s`. What
+is stopping there already costs nothing. A job stopped may not stop another of its own rank, so that
+whatever follows from one preemption comes to an end.
 """
 
 from collections.abc import Sequence

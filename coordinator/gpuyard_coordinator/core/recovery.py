@@ -167,7 +167,7 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
 
 
 def fill_queue(cluster: Cluster) -> None:
-    """All jobs that wait, in one sort: to enter a hundred thousand one by one moves each as often."""
+    """All jobs that wait, in one sort: entered one by one they would be moved again and again."""
     queued = [job for job in cluster.jobs.values() if job.state not in HOLDING_STATES]
     waiting.enter(cluster, queued)
 

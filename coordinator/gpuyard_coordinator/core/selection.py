@@ -19,8 +19,8 @@ _INDEX_DIGITS: Final = 9
 
 
 def matching(node: Node, shape: Shape) -> frozenset[str] | None:
-    """UUIDs of the sort that the job asks for that meet its lines and its tenant's models; None if the node itself fails a
-    line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
+    """UUIDs of the sort that the job asks for that meet its lines and its tenant's models; None if
+    the node itself fails a line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
     mask, masks = (shape.where, shape.models, instances.sort_of(shape)), node.masks
     try:
         found = masks[mask]

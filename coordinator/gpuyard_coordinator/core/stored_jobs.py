@@ -1,4 +1,4 @@
-"""Stored jobs, read by the hundred thousand: most of a spec is not taken apart once its like was seen."""
+"""Stored jobs, read by the hundred thousand: a spec whose like was seen is hardly taken apart."""
 
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Jobs that wait for something else than room: a release, others' ends, a time, an image on hold.
 
-They count as queued and no planner sees them. Each waits for one thing at a time, in that order, and
-is placed anew once that is over. What is due is found without a walk over them.
+They count as queued and no planner sees them. Each waits for one thing at a time, in that order,
+and is placed anew once that is over. What is due is found without a walk over them.
 """
 
 from collections.abc import Iterable

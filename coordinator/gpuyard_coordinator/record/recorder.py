@@ -92,7 +92,8 @@ class Recorder:
         elif self._has_begun:
             self._put_turn(now, plan, writes)
         self._news, self._images = {}, set()
-        # Tasks that the plan's starts made room for may be parked at once: that is for the next one.
+        # Tasks that the plan's starts made room for may be parked at once: that is for the next
+        # one.
         self._moved = set(self.cluster.queue.moved)
         if self._pieces is not None:
             self._go_on(now, plan)

@@ -7,8 +7,9 @@ it, even if this program dies. The generation goes up in the same batch: agents 
 one adopt what runs and stop nothing.
 
 What the bus has of jobs, nodes and shares stays, because it is newer than the backup: an attempt is
-never rolled back, and what a tenant held since is not forgotten. What the backup has of tenants
-and the mix replaces what is there. Nothing is removed. A restore that broke off is ended by the same restore, started again.
+never rolled back, and what a tenant held since is not forgotten. What the backup has of tenants and
+the mix replaces what is there. Nothing is removed. A restore that broke off is ended by the same
+restore, started again.
 """
 
 import asyncio
@@ -207,8 +208,9 @@ async def _take_over(
             "restoring": checksum,
             "fresh": is_fresh,
         }
-        # The epoch first: on an empty bus that is number 1, which no leader of the bus that was lost
-        # can have, since the lease comes before it there. One that does not know yet is kept out.
+        # The epoch first: on an empty bus that is number 1, which no leader of the bus that was
+        # lost can have, since the lease comes before it there. One that does not know yet is kept
+        # out.
         batch = [
             _conditional(subjects.EPOCH_KEY, record, epoch),
             _conditional(subjects.YARD_KEY, codec.encode(document), yard),

@@ -96,7 +96,7 @@ OnPartition = Annotated[
 
 
 class After(Part):
-    """A job that must end first. It may have ended already; one that the tenant never had is refused.
+    """A job that must end first, or has ended already; one that the tenant never had is refused.
 
     One that ends otherwise ends this job as well, as `dependency_failed`.
     """

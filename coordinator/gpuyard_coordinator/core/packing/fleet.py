@@ -86,7 +86,7 @@ class Member:
         return found if len(wanted) == 1 else [uuid for uuid in free if uuid in found]
 
     def _first(self, room: Room, device: Device) -> str:
-        """The first GPU that is such a device; where all are of one kind another may stand for it."""
+        """The first GPU that is such a device; of one kind another may stand for it."""
         of_kind = self.kind is None
         for uuid, milli in room.free_milli.items():
             if milli == device.milli and (not of_kind or self.kinds[uuid] == device.kind):

@@ -26,7 +26,7 @@ class Kind:
     profile: str | None = None
     """Of a MIG instance; empty where it is not known. None for a GPU."""
     example: Gpu | None = field(default=None, compare=False, repr=False)
-    """A device of this kind, as it was when it was first seen: a device changes, a kind does not."""
+    """A device of this kind, as first seen: a device changes, a kind does not."""
 
     def document(self) -> dict[str, Any]:
         """In plain values; `of` reads it back equal."""

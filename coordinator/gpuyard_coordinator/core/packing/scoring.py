@@ -34,8 +34,8 @@ _CHOICES: Final = 1024
 
 
 class Formula(Protocol):
-    """A policy's score of placing a job on a node, as a function of sums over its devices and of the
-    CPUs left, each prepared by itself since either is seen again with another other."""
+    """A policy's score of placing a job on a node, as a function of sums over its devices and of
+    the CPUs left, each prepared by itself since either is seen again with another other."""
 
     @property
     def width(self) -> int:

@@ -87,7 +87,7 @@ class Table:
         return self._numbers[row]
 
     def number(self, row: Shape) -> int | None:
-        """The number of a row, good as long as `age` stays as it is; None where it is not scored."""
+        """The number of a row, good as long as `age` stays; None where it is not scored."""
         return self._numbers.get(row)
 
     def scores(self, number: int) -> NDArray[np.int32]:
