@@ -123,10 +123,14 @@ class Yard:
         """Jobs that differ in their ids alone arrive in one turn."""
         effects = Effects()
         for id in ids:
-            self._sequence += 1
-            body = codec.encode_json({"id": id, "image": "busybox"} | spec)
-            self._apply(self._submission(body, TENANT, None), effects)
+            self.submit_into(effects, id, **spec)
         self._commit(effects)
+
+    def submit_into(self, effects: Effects, id: str, **spec: Any) -> None:
+        """A job arrives in a turn that is not committed yet."""
+        self._sequence += 1
+        body = codec.encode_json({"id": id, "image": "busybox"} | spec)
+        self._apply(self._submission(body, TENANT, None), effects)
 
     def publish(
         self, data: bytes, *, tenant: str = TENANT, headers: dict[str, str] | None = None

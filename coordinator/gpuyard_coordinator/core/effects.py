@@ -79,7 +79,9 @@ class Effects:
     mix: bool = False
     """The mix that the placer goes by is stored."""
     kib: int = 0
-    """About how large the documents are that this turn writes; a job counts at each change."""
+    """About how large the documents are that this turn writes, each job's at its largest."""
+    _kib: dict[JobKey, int] = field(default_factory=dict)
+    """Of it, what each job counts for."""
 
     @property
     def keys(self) -> int:
@@ -95,11 +97,23 @@ class Effects:
     def change(self, job: Job) -> None:
         """The job is stored as it stands when the turn ends."""
         self.jobs.add(job.key)
-        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+        kib = job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
         last = job.last
         if last is not None and last.members:
             kept = sum(len(attempt.members) for attempt in job.attempts)
-            self.kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
+            kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
+        self._count(job.key, kib)
+
+    def keep(self, key: JobKey, packed: bytes, *, is_early_cancel: bool = False) -> None:
+        """This record is kept of a job that is over, or that never became one."""
+        self.done[key] = Done(packed, is_early_cancel)
+        self._count(key, -(-len(packed) // 1024))
+
+    def _count(self, key: JobKey, kib: int) -> None:
+        counted = self._kib.get(key, 0)
+        if kib > counted:
+            self.kib += kib - counted
+            self._kib[key] = kib
 
     def emit(
         self,

@@ -49,7 +49,7 @@ def join(cluster: Cluster, node: Node, job: Job, member: Attempt, effects: Effec
     member.introduced = (cluster.token, node.revision)
     member.stop = whole.stop
     effects.wanted.add(node.name)
-    effects.jobs.add(job.key)
+    effects.change(job)
 
 
 def end(

@@ -24,7 +24,7 @@ from gpuyard_coordinator.core import (
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Done, Effects
+from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.gangs import Place
 from gpuyard_coordinator.core.shapes import without_nodes
 from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
@@ -278,7 +278,7 @@ def end_job(
     effects.jobs.discard(key)
     cluster.jobs.pop(key, None)
     packed = documents.encode_job(job)
-    effects.done[key] = Done(packed)
+    effects.keep(key, packed)
     effects.deleted.add(key)
     effects.ended.append((key, len(job.attempts)))
     cluster.recently_done.put(key, packed)

@@ -29,7 +29,7 @@ from gpuyard_coordinator.core import (
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Done, Effects, Outcome
+from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
 from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import Hold, Job, Now
@@ -287,7 +287,7 @@ def _keep(
     is_early_cancel: bool = False,
 ) -> None:
     packed = fast_codec.encode(record)
-    effects.done[key] = Done(packed, is_early_cancel)
+    effects.keep(key, packed, is_early_cancel=is_early_cancel)
     cluster.recently_done.put(key, packed)
 
 

@@ -178,4 +178,4 @@ def _loosen(cluster: Cluster, effects: Effects) -> None:
 def _keep_off_no_more(cluster: Cluster, job: Job, effects: Effects) -> None:
     if not retries.has_other_nodes(cluster, job.shape):
         job.shape = without_nodes(job.shape, frozenset())
-        effects.jobs.add(job.key)
+        effects.change(job)

@@ -7,12 +7,12 @@ import pytest
 
 from gpuyard import codec
 from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
-from gpuyard.model.states import FINAL_STATES, EventKind, JobState
+from gpuyard.model.states import FINAL_STATES, JobState
 from gpuyard_coordinator.core import lifecycle
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.lifecycle import TRANSITIONS, InvalidTransition, move
 from gpuyard_coordinator.core.shapes import Shape
-from gpuyard_coordinator.core.state import Job, Now
+from gpuyard_coordinator.core.state import Job
 from tests.support.yard import Yard
 
 S = JobState
@@ -345,12 +345,3 @@ def running_job(**spec: Any) -> Yard:
     yard.plan()
     yard.start()
     return yard
-
-
-def test_a_turn_counts_a_jobs_document_once_for_an_event() -> None:
-    job, effects = job_in(S.QUEUED), Effects()
-    job.shape = Shape(document_kib=64)
-
-    effects.emit(job, EventKind.QUEUED, Now(1.0, ""))
-
-    assert effects.kib == 64
