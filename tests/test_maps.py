@@ -6,11 +6,15 @@ from types import ModuleType
 
 import pytest
 
+import gpuyard_agent
+import gpuyard_agent.core
 import gpuyard_coordinator
-from gpuyard_coordinator import core
+import gpuyard_coordinator.core
+
+MAPPED = (gpuyard_agent, gpuyard_agent.core, gpuyard_coordinator, gpuyard_coordinator.core)
 
 
-@pytest.mark.parametrize("package", [gpuyard_coordinator, core])
+@pytest.mark.parametrize("package", MAPPED)
 def test_a_map_names_every_module(package: ModuleType) -> None:
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)} - {"__main__"}
 
