@@ -19,7 +19,6 @@ from gpuyard.model.arrays import parse_array
 from gpuyard.model.job import DEFAULT_STOP_GRACE_S
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, Scheduling
-from gpuyard.model.verdicts import Verdict
 from gpuyard.model.where import parse
 from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.cluster import Cluster
@@ -107,16 +106,16 @@ def _document_kib(spec_bytes: int, devices: int) -> int:
     return 1 << (size // 1024).bit_length()
 
 
-def job_document(job: Job, verdict: Verdict | None = None) -> JobDocument:
-    return cast(JobDocument, {**_job_fields(job, verdict), "spec": job.spec})
+def job_document(job: Job) -> JobDocument:
+    return cast(JobDocument, {**_job_fields(job), "spec": job.spec})
 
 
 def encode_job(job: Job) -> bytes:
     """`job_document` as it is stored."""
-    return fast_codec.encode({**_job_fields(job, None), "spec": fast_codec.Raw(job.packed_spec)})
+    return fast_codec.encode({**_job_fields(job), "spec": fast_codec.Raw(job.packed_spec)})
 
 
-def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
+def _job_fields(job: Job) -> dict[str, Any]:
     """A job's document but for its spec, which is packed already."""
     return {
         "v": 1,
@@ -129,7 +128,7 @@ def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
         "reason": job.reason,
         "exit_code": job.exit_code,
         "message": job.message,
-        "verdict": verdict,
+        "verdict": None,
         "submitted_at": job.submitted_at,
         "submit_seq": job.submit_seq,
         "started_at": job.started_at,

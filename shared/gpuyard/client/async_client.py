@@ -251,17 +251,10 @@ class AsyncClient(Operations):
             return Job.from_view(follower.view or job.view)
 
     @asynccontextmanager
-    async def following(
-        self, job: Job, *, with_output: bool, notice: Notice | None = None
-    ) -> AsyncIterator[Follower]:
+    async def following(self, job: Job, *, with_output: bool) -> AsyncIterator[Follower]:
         """Follow a job that exists, from its beginning."""
         follower = Follower(
-            self.bus,
-            self.api,
-            tenant=job.tenant,
-            job=job.id,
-            with_output=with_output,
-            notice=notice,
+            self.bus, self.api, tenant=job.tenant, job=job.id, with_output=with_output
         )
         try:
             await follower.open()
