@@ -1,4 +1,4 @@
-"""What the commands over the public lists share: their options, and how they tell what they found."""
+"""What the commands over the public lists share: options, and how they tell what they found."""
 
 import argparse
 import json

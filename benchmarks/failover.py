@@ -1,8 +1,9 @@
 """The leader dies, or is asked to stop, while jobs arrive: until the standby places the next one.
 
 Real nats-server and two coordinators; eight simulated nodes of 8 GPUs start nothing and say at once
-that a job runs, and that it ended as soon as it did. Jobs are published all the time, whoever leads.
-Timed from the signal to the first wanted document with the new leader's token and a new attempt.
+that a job runs, and that it ended as soon as it did. Jobs are published all the time, whoever
+leads. Timed from the signal to the first wanted document with the new leader's token and a new
+attempt.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""Nodes for measurements: bodies of real agents with 8 GPUs, and as little work of our own as can be.
+"""Nodes for measurements: bodies of real agents with 8 GPUs, and as little work as can be.
 
-A node takes every wanted document at its word: what it is told to run it reports as running at once.
+A node takes every wanted document at its word: what it is told to run it reports as running at
+once.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ EVERY_S: Final = 2.0
 
 
 class FleetNode:
-    """One simulated agent; `seen` has (tenant, job, attempt) of every attempt it was told to run."""
+    """One simulated agent; `seen` has (tenant, job, attempt) of all that it was told to run."""
 
     def __init__(self, bus: Bus, name: str, *, starts: bool = True) -> None:
         self.name = name

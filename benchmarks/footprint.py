@@ -4,9 +4,9 @@ Memory is PSS and RSS from smaps_rollup, summed over the agent's own processes: 
 child that reads NVML, which is measured beside the agent where that reads its simulated GPUs by
 itself. The largest of ten readings of the minute counts. Processor time is what the scheduler
 booked on those processes over the minute, as a part of one core. The floor is a bare Python that
-has imported nats-py and sleeps. With an engine the containers are real and hold
-a GPU each, through a private engine with the toolkit's test double where one can be started; without
-one they are processes, whose own shims are shown apart.
+has imported nats-py and sleeps. With an engine the containers are real and hold a GPU each, through
+a private engine with the toolkit's test double where one can be started; without one they are
+processes, whose own shims are shown apart.
 """
 
 import subprocess

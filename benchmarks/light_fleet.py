@@ -1,15 +1,15 @@
 """Thousands of simulated agents in one process, as light as the protocol lets them be.
 
 `python -m benchmarks.light_fleet URL NODES`. Each node beats on time and at once on news, with the
-body of an agent with 8 GPUs, and has a reply subject of its own for each beat. Its GPUs are measured
-for each beat on time, as an agent measures them, so that no two of these are alike. Its jobs take no
-time: one that a wanted document names is reported as running, and as ended once the answer to that
-beat has come, so that every transition of it is committed. When its entry has left the wanted
-document, its end is.
+body of an agent with 8 GPUs, and has a reply subject of its own for each beat. Its GPUs are
+measured for each beat on time, as an agent measures them, so that no two of these are alike. Its
+jobs take no time: one that a wanted document names is reported as running, and as ended once the
+answer to that beat has come, so that every transition of it is committed. When its entry has left
+the wanted document, its end is.
 
-It counts both: a job is placed when a node is first told of it, and over when its node was told of a
-set without it. Only a job called `ENDLESS` runs on. Whoever asks on `STATUS` hears how many, and when the last of each was (on the clock
-of `time.monotonic`).
+It counts both: a job is placed when a node is first told of it, and over when its node was told of
+a set without it. Only a job called `ENDLESS` runs on. Whoever asks on `STATUS` hears how many, and
+when the last of each was (on the clock of `time.monotonic`).
 """
 
 import asyncio

@@ -5,12 +5,12 @@
 
 `DIR` holds the public lists (`openb_*.csv` or `.csv.gz`), which are not part of this project. `pfs`
 is the yard's own placer with the yard's own policy; the others go through the same placer with
-another formula. The list itself is the mix that `pfs` and `fgd` know; the prices of `pfs` follow the
-fleet's headroom, as in a yard. With `--departures` jobs end too. Rows of the JSON: list, policy, seed,
-allocation in percent of all GPUs when so much was asked for (or over the time, with departures),
-placements a second of processor time, new prices included. The exit code is 1 where `pfs` is not
-above `fgd` on every list. As one of the benchmarks it measures the planner alone, on a fleet and list
-of its own.
+another formula. The list itself is the mix that `pfs` and `fgd` know; the prices of `pfs` follow
+the fleet's headroom, as in a yard. With `--departures` jobs end too. Rows of the JSON: list,
+policy, seed, allocation in percent of all GPUs when so much was asked for (or over the time, with
+departures), placements a second of processor time, new prices included. The exit code is 1 where
+`pfs` is not above `fgd` on every list. As one of the benchmarks it measures the planner alone, on a
+fleet and list of its own.
 """
 
 import argparse
@@ -38,7 +38,8 @@ from benchmarks.report import Goal, Result, number, table
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
-from gpuyard_coordinator.core.state import Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.simulate.policies import AnyPlace
 
 POLICIES: Final = ("pfs", *RIVALS, "random")

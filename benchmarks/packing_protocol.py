@@ -5,8 +5,8 @@ until the GPUs asked for reach 130 % of those there are; nothing departs, and wh
 dropped. The figure at x % is the mean allocation over the arrivals at which x % was asked for.
 
 Departures: tasks are drawn with replacement, arrive at a steady rate, and last exponential times so
-that 110 % of the GPUs are asked for on the average; there is no queue, and the fleet is empty at the
-start. The figure is the mean allocation over the last 60 % of the time.
+that 110 % of the GPUs are asked for on the average; there is no queue, and the fleet is empty at
+the start. The figure is the mean allocation over the last 60 % of the time.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from benchmarks.packing_trace import demand_milli
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.repricing import Repricing
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 
 ASKED: Final = 1.3
 POINTS: Final = (100, 110, 130)
@@ -42,8 +42,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Following:
-    """A placer that knows its mix, and whose prices follow the fleet's headroom as in a yard: a piece
-    of new ones after each placement, as after a turn."""
+    """A placer that knows its mix, and whose prices follow the fleet's headroom as in a yard: a
+    piece of new ones after each placement, as after a turn."""
 
     placer: Packer
     _repricing: Repricing = field(init=False)

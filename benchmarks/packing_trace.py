@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node
 from gpuyard_coordinator.simulate import openb, workload
 from gpuyard_coordinator.simulate.openb import Pod
 from gpuyard_coordinator.simulate.workload import BadInput, Card

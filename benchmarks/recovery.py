@@ -1,10 +1,10 @@
-"""A coordinator starts on a bucket with 100,000 live jobs: until it places, and what memory it takes.
+"""A coordinator starts on a bucket with 100,000 live jobs: time until it places, and memory.
 
 Real nats-server and coordinator. The documents are the coordinator's own: 20,000 jobs run on 1,000
 nodes that are silent, one on each GPU and the others without any; the rest wait, no two of them
-alike, of ten tenants with four sizes each. One free node beats, so the first placement is the wanted
-document that it gets. Timed from the start of the process; CPU seconds and memory (its peak) are the
-process's own until then.
+alike, of ten tenants with four sizes each. One free node beats, so the first placement is the
+wanted document that it gets. Timed from the start of the process; CPU seconds and memory (its peak)
+are the process's own until then.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ GOAL_MIB: Final = 400.0
 _STORE_GIB: Final = 2
 _NODE: Final = "node-999999"
 _ENVIRONMENT: Final = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-"""With bytecode, which installed code has; that of a working tree is written by the first import."""
+"""With bytecode, as installed code has it; in a working tree the first import writes it."""
 Progress = Callable[[str], None]
 
 

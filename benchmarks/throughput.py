@@ -3,15 +3,16 @@
 Real nats-server that syncs every write, one coordinator, and one process that plays all agents
 (`light_fleet.py`), all on this machine's cores. The jobs are submitted before, each with a spec of
 its own and 1 GPU, while their tenant may run one job at a time and one that does not end runs
-already; an operator then lifts that limit. The clock starts when that request is sent: from then on the leader may place. It stops,
-for `placed`, when the last job's node is told of it, and for `ended`, which the goal is about, when
-its node is told that its end is committed. Between the two each job is reported as running, that is
-committed and answered, and only then reported as over: what a job costs is its whole life after
-the queue, with every transition committed. The regular beats go on all the time.
+already; an operator then lifts that limit. The clock starts when that request is sent: from then on
+the leader may place. It stops, for `placed`, when the last job's node is told of it, and for
+`ended`, which the goal is about, when its node is told that its end is committed. Between the two
+each job is reported as running, that is committed and answered, and only then reported as over:
+what a job costs is its whole life after the queue, with every transition committed. The regular
+beats go on all the time.
 
-Beside the rates stand the CPU seconds of each process for a job: they tell what the machine could do
-if others left it alone. Checked afterwards: all jobs are kept as succeeded, and the event stream has
-each transition once.
+Beside the rates stand the CPU seconds of each process for a job: they tell what the machine could
+do if others left it alone. Checked afterwards: all jobs are kept as succeeded, and the event stream
+has each transition once.
 
 Floor: as many commits with as many messages, and beside them as many events, all of the same sizes,
 on the same server by one program that decides nothing and has no fleet.

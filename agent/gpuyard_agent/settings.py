@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gpuyard import telemetry
 from gpuyard.errors import GpuyardError
 from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy, PolicyError, parse_policy
 
@@ -15,8 +16,8 @@ POLICY_FILE: Final = Path("/etc/gpuyard/node-policy.toml")
 _CHOICES: Final = {
     "runtime": ("docker", "process", "simulated"),
     "gpu_injection": ("toolkit", "cdi", "device-nodes", "none"),
-    "log_level": ("debug", "info", "warning", "error"),
-    "log_format": ("json", "text"),
+    "log_level": telemetry.LEVELS,
+    "log_format": telemetry.FORMATS,
 }
 
 
@@ -49,7 +50,7 @@ class AgentSettings:
     log_limit_mib: float = 64.0
     """Most that a job's output may take on the bus; what is more is cut, with a marker."""
     stop_jobs_on_exit: bool = False
-    log_level: str | None = None
+    log_level: str = "info"
     log_format: str | None = None
 
 

@@ -29,7 +29,7 @@ def main() -> None:
         telemetry.configure(level=settings.log_level, format=settings.log_format)
         gc.set_threshold(GC_THRESHOLD)
         asyncio.run(_run(settings))
-    except configuration.BadSettings as error:
+    except configuration.SettingsError as error:
         _fail(str(error), 2)
     except Unavailable as error:
         _fail(str(error), 3)

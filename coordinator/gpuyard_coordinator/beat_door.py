@@ -1,7 +1,8 @@
 """The door for beats, which others wrote: thousands a second on a large yard.
 
 More than half of a beat are the facts of its node, which hardly ever change: those that came before
-byte for byte are neither decoded nor checked again. What is alike on thousands of nodes is kept once.
+byte for byte are neither decoded nor checked again. What is alike on thousands of nodes is kept
+once.
 """
 
 import sys
@@ -25,8 +26,8 @@ class _Facts(fast_codec.Struct):
 
 
 MOST: Final = 1 << 31
-"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay far
-below 64 bit, which no document could hold."""
+"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay
+far below 64 bit, which no document could hold."""
 _facts_of: Final = fast_codec.reader(_Facts)
 _read_beat: Final = fast_codec.reader(Beat)
 _read_all_but_facts: Final = fast_codec.reader(Beat, leaving_out="facts")
@@ -78,8 +79,8 @@ class BeatDoor:
 
 
 def _check_untyped(beat: Beat, message: Message) -> None:
-    """What the types of a beat do not refuse: a text for a time, a number that is not finite, or, in
-    a spec, anything. Whoever reads the whole body finds the latter two."""
+    """What the types of a beat do not refuse: a text for a time, a number that is not finite, or,
+    in a spec, anything. Whoever reads the whole body finds the latter two."""
     for report in beat["attempts"]:
         for at in (report["started_at"], report["ended_at"]):
             if at and not moments.is_moment(at):

@@ -8,6 +8,7 @@ from gpuyard import codec, subjects
 from gpuyard.bus import Message
 from gpuyard.errors import GpuyardError, InvalidJob, RequestError, Unavailable
 from gpuyard.messages import ErrorReply
+from gpuyard.model.tenant import DEFAULT_TENANT
 from gpuyard_coordinator.core.effects import Outcome
 
 Body = dict[str, Any]
@@ -71,7 +72,7 @@ class Call:
         """The tenant a job is looked for in: the caller's own, or for operators the one named."""
         if self.tenant != subjects.OPERATOR_TENANT:
             return self.tenant
-        return str(self.arguments.get("tenant") or "default")
+        return str(self.arguments.get("tenant") or DEFAULT_TENANT)
 
 
 def error_reply(error: GpuyardError) -> tuple[Body, dict[str, str]]:

@@ -39,7 +39,7 @@ async def ended(jetstream: JetStream, stored: Sequence[Stored]) -> set[str]:
 
 
 async def watch(bus: Bus, found: Callable[[list[str]], None]) -> None:
-    """Until cancelled, hands `found` such keys, of the bucket's own names, wherever there are any."""
+    """Until cancelled, hands `found` such keys, by the bucket's own names, as they come up."""
     due = asyncio.Event()
     due.set()
     forget_hook = bus.on_reconnect(due.set)

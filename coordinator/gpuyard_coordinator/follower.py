@@ -1,10 +1,11 @@
 """A standby's picture of the yard: read once, then kept equal to what is committed.
 
 It begins to listen before it reads, so that nothing falls in between, and reads key by key as the
-server sends, so that neither the lease's renewal nor a request ever waits for the whole. Beats reach
-every coordinator; a standby takes from them what the nodes measure and answers none. A coordinator
-stands for election only with such a picture at hand, and leads as soon as that has reached its own
-epoch: how long the reading takes is never time without a leader where another one follows.
+server sends, so that neither the lease's renewal nor a request ever waits for the whole. Beats
+reach every coordinator; a standby takes from them what the nodes measure and answers none. A
+coordinator stands for election only with such a picture at hand, and leads as soon as that has
+reached its own epoch: how long the reading takes is never time without a leader where another one
+follows.
 """
 
 import asyncio
@@ -51,8 +52,8 @@ class Follower:
     """Run it until this coordinator leads; then `cluster` and `planner` are the leader's to keep.
 
     `ready` is set while the picture is whole and follows, else `unready` is. `cluster` is another
-    object after each time that it was read anew. `on_opening` is called where an election may be won
-    from now on: the picture is whole, or the lease was given back.
+    object after each time that it was read anew. `on_opening` is called where an election may be
+    won from now on: the picture is whole, or the lease was given back.
     """
 
     def __init__(

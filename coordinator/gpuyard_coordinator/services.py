@@ -14,21 +14,20 @@ from typing import Any, Final, cast
 from structlog.typing import FilteringBoundLogger
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Message, Stored, Subscription
+from gpuyard.bus import Bus, Message, Subscription
 from gpuyard.errors import (
     GpuyardError,
     InvalidJob,
     LocalProtocolError,
-    ProtocolError,
     RequestError,
     UnknownThing,
 )
-from gpuyard.messages import AttemptDocument, Event, JobDocument
+from gpuyard.messages import Event, JobDocument
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import FINAL_STATES
 from gpuyard.views.jobs import JobView, job_detail
-from gpuyard_coordinator import job_list, look_ups, reads
+from gpuyard_coordinator import job_list, look_ups, reads, stored_logs
 from gpuyard_coordinator.calls import Body, Call, Reply, error_reply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.documents import job_document
@@ -44,7 +43,7 @@ from gpuyard_coordinator.core.why import not_waiting
 from gpuyard_coordinator.desk import Desk, Seat
 from gpuyard_coordinator.loop import Arrival
 from gpuyard_coordinator.operator_services import OperatorServices
-from gpuyard_coordinator.pages import PAGE_BYTES, Page, fill, number_of
+from gpuyard_coordinator.pages import Page, fill, number_of
 from gpuyard_coordinator.store import Store
 from gpuyard_coordinator.submissions import Submission, read_submission
 
@@ -341,61 +340,14 @@ class Services:
         return {"v": 1, "job": view}
 
     async def _logs(self, call: Call) -> Body:
-        """Stored chunks of one attempt, oldest first, from the node that ran it alone; of a gang's
-        those of the member `rank`, 0 where none is asked for."""
         document = await self._document(call.tenant_asked(), call.text("id"))
-        attempts = document["attempts"]
-        asked = call.arguments.get("attempt") or (attempts[-1]["attempt"] if attempts else None)
-        attempt = next((a for a in attempts if a["attempt"] == asked), None)
-        if attempt is None:
-            body: Body = {"v": 1, "attempt": None, "node": None, "items": [], "next": None}
-            return body | {"complete": document["ended_at"] is not None}
-        part = _part(attempt, call.arguments.get("rank"))
-        place = str(call.arguments.get("cursor") or "1")
-        page = await self.bus.jetstream.read_page(
-            subjects.LOGS_STREAM,
-            subject=subjects.logs(
-                document["tenant"], document["id"], attempt["attempt"], part["node"]
-            ),
-            from_sequence=number_of(place, 1),
-            limit=call.number("limit", default=256, most=reads.MAX_PAGE),
-            max_bytes=PAGE_BYTES,
-        )
-        items = [chunk for stored in page.messages if (chunk := _chunk(stored)) is not None]
-        following = page.messages[-1].sequence + 1 if page.messages else None
-        return {
-            "v": 1,
-            "attempt": attempt["attempt"],
-            "node": part["node"],
-            "items": items,
-            "next": None if following is None else str(following),
-            "complete": any(item.get("end") for item in items),
-        }
+        return await stored_logs.page(self.bus.jetstream, document, call)
 
 
 def _key(outcome: Outcome) -> JobKey:
     if outcome.key is None:
         raise RequestError("the yard gave no answer to that")
     return outcome.key
-
-
-def _part(attempt: AttemptDocument, rank: Any) -> AttemptDocument:
-    """The member of a gang's attempt that is asked for; raises RequestError for one it has not."""
-    members = attempt.get("members")
-    if not members:
-        return attempt
-    found = next((m for m in members if m.get("rank") == (rank or 0)), None)
-    if found is None:
-        raise RequestError(f"attempt {attempt['attempt']} has no rank {rank}", field="rank")
-    return found
-
-
-def _chunk(stored: Stored) -> Body | None:
-    """A stored log chunk; None for what somebody else put on the subject."""
-    try:
-        return codec.decode(stored.data, headers=stored.headers)
-    except ProtocolError:
-        return None
 
 
 def _wants_ended(arguments: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gpuyard import telemetry
 from gpuyard.errors import GpuyardError
 
 DEFAULT_FILE: Final = Path("/etc/gpuyard/coordinator.toml")
@@ -18,9 +19,10 @@ _ENVIRONMENT: Final = {
     "GPUYARD_LOG_LEVEL": "log_level",
     "GPUYARD_LOG_FORMAT": "log_format",
 }
+_CHOICES: Final = {"log_level": telemetry.LEVELS, "log_format": telemetry.FORMATS}
 
 
-class BadSettings(GpuyardError):
+class SettingsError(GpuyardError):
     """A setting that cannot be used; the text names the file or variable and the key."""
 
 
@@ -55,13 +57,14 @@ class CoordinatorSettings:
 def load(
     *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> CoordinatorSettings:
-    """The settings in force. Raises BadSettings with one line for an unknown key or a wrong type."""
+    """The settings in force. Raises SettingsError, one line, for an unknown key or a wrong type."""
     settings = CoordinatorSettings()
     path = file or DEFAULT_FILE
     if path.exists() or file is not None:
         settings = _with(settings, _read(path), str(path))
-    named = {key: environment[name] for name, key in _ENVIRONMENT.items() if environment.get(name)}
-    settings = _with(settings, named, "environment")
+    for variable, key in _ENVIRONMENT.items():
+        if environment.get(variable):
+            settings = _with(settings, {key: environment[variable]}, variable)
     given = {key: value for key, value in flags.items() if value is not None}
     return _with(settings, given, "command line")
 
@@ -71,9 +74,9 @@ def _read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
-        raise BadSettings(f"{path}: no such file") from None
+        raise SettingsError(f"{path}: no such file") from None
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise BadSettings(f"{path}: {error}") from error
+        raise SettingsError(f"{path}: {error}") from error
 
 
 def _with(
@@ -84,18 +87,21 @@ def _with(
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            raise BadSettings(f"{origin}: unknown key {key}{hint}")
+            raise SettingsError(f"{origin}: unknown key {key}{hint}")
         settings = replace(settings, **{key: _checked(settings, key, value, origin)})
     return settings
 
 
 def _checked(settings: CoordinatorSettings, key: str, value: Any, origin: str) -> Any:
+    if key in _CHOICES and value not in _CHOICES[key]:
+        known = ", ".join(_CHOICES[key])
+        raise SettingsError(f"{origin}: {key} must be one of {known}, not {value!r}")
     default = getattr(settings, key)
     is_number = key.endswith(("_s", "_mib", "_gib"))
     if is_number and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-        raise BadSettings(f"{origin}: {key} must be a number from 0, not {value!r}")
+        raise SettingsError(f"{origin}: {key} must be a number from 0, not {value!r}")
     if isinstance(default, bool) and not isinstance(value, bool):
-        raise BadSettings(f"{origin}: {key} must be true or false, not {value!r}")
+        raise SettingsError(f"{origin}: {key} must be true or false, not {value!r}")
     if not is_number and not isinstance(default, bool) and not isinstance(value, str):
-        raise BadSettings(f"{origin}: {key} must be a text, not {value!r}")
+        raise SettingsError(f"{origin}: {key} must be a text, not {value!r}")
     return float(value) if key.endswith("_s") else value

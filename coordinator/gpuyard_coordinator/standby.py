@@ -2,8 +2,8 @@
 
 A read reaches the leader and one of the standbys. The standby asks whether the leader is there and
 is silent if so: then every read after a write is answered by who made the write. Where no leader
-answers, because it died or hangs or a new one is just taking over, the standby first makes sure that
-it has seen every commit that was stored before the read. So a reader never sees less than what
+answers, because it died or hangs or a new one is just taking over, the standby first makes sure
+that it has seen every commit that was stored before the read. So a reader never sees less than what
 anybody was told before, whoever answers. Writes have no other server than the leader.
 """
 

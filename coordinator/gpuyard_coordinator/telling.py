@@ -85,7 +85,7 @@ class Teller:
         )
 
     async def _send(self, messages: Iterable[Sent]) -> None:
-        """Pushes and answers are for latency alone: what is lost comes with the next beat's reply."""
+        """Pushes and answers only save time: what is lost comes with the next beat's reply."""
         some, size = list[Sent](), 0
         for message in messages:
             some.append(message)
@@ -122,7 +122,7 @@ class Teller:
     def _beat_reply(
         self, outcome: BeatOutcome | None, wanted: Node | None, log_chunks: dict[str, int]
     ) -> BeatReply:
-        """To a node whose wanted set is to be told, or None; `outcome` is None where all is well."""
+        """To a node whose wanted set is to be told, or None; `outcome` None: all is well."""
         is_rival = outcome is not None and outcome.status != "ok"
         return {
             "v": 1,

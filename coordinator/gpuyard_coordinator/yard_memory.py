@@ -1,8 +1,8 @@
 """Which yard a bus had, kept in the coordinator's own folder.
 
-A bus that lost its state looks like a new one: its folder was emptied, its disk replaced, or servers
-that were never in a cluster were put into one, which makes them drop what they had. Then nothing
-on the bus tells that there was a yard, and a new one must not quietly take its place.
+A bus that lost its state looks like a new one: its folder was emptied, its disk replaced, or
+servers that were never in a cluster were put into one, which makes them drop what they had. Then
+nothing on the bus tells that there was a yard, and a new one must not quietly take its place.
 """
 
 import asyncio

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from gpuyard.errors import InvalidJob
 from gpuyard.model import where, where_flags
 from gpuyard.model.container import RESERVED_TARGETS, Mount, Ulimit
+from gpuyard.model.fields import read_mib, read_seconds
 from gpuyard.model.gpus import GpuRequest, parse_gpus
 from gpuyard.model.intake import parse_spec
 from gpuyard.model.job import (
@@ -257,12 +258,12 @@ def field_type(field: FieldInfo, schema: dict[str, Any]) -> str:
 
 def _reader(field: FieldInfo) -> str | None:
     """`duration` or `size` for what also takes a text, told by what reads it."""
-    known = {"_seconds": "duration", "_mib": "size"}
     for item in (*field.metadata, *_annotated(field.annotation)):
         if isinstance(item, BeforeValidator):
-            name = getattr(item.func, "__name__", "")
-            if name in known:
-                return known[name]
+            if item.func is read_seconds:
+                return "duration"
+            if item.func is read_mib:
+                return "size"
     return None
 
 

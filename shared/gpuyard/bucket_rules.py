@@ -2,8 +2,8 @@
 
 A server that was killed reads its files anew when it starts. That a value was displaced by a newer
 one of its key it tells by the newer one alone: once the marker of a delete has expired, the value
-from before the delete is there again (nats-server issue 8505; 2.15.1 does it, of three servers the killed one).
-So that a key is there proves nothing by itself:
+from before the delete is there again (nats-server issue 8505; 2.15.1 does it, of three servers the
+killed one). So that a key is there proves nothing by itself:
 
 - a job is over where the record of its end is kept, whatever its own key says (`is_end`);
 - a log record is void where the commit record says so (`is_covered`);

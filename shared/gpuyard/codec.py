@@ -9,6 +9,7 @@ import base64
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, NoReturn
@@ -241,8 +242,7 @@ def _check_leaves(level: list[Any]) -> None:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise RemoteProtocolError(f"the key {twice[:64]!r} stands twice in one object")
     return found
 

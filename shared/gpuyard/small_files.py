@@ -16,9 +16,9 @@ def read_bytes(path: str | Path, *, most: int = MAX_BYTES) -> bytes:
     return data
 
 
-def read_text(path: str | Path, *, most: int = MAX_BYTES) -> str:
+def read_text(path: str | Path) -> str:
     """The same as text; raises OSError, and UnicodeDecodeError for what is not UTF-8."""
-    return read_bytes(path, most=most).decode("utf-8")
+    return read_bytes(path).decode("utf-8")
 
 
 def check_size(data: bytes, *, most: int = MAX_BYTES) -> None:

@@ -7,32 +7,22 @@ form, on standard error. structlog is loaded by the first call, so importing thi
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, Final
 
-LEVEL_VARIABLE: Final = "GPUYARD_LOG_LEVEL"
-FORMAT_VARIABLE: Final = "GPUYARD_LOG_FORMAT"
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("json", "text")
 _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-def configure(
-    *,
-    level: str | None = None,
-    format: str | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> None:
+def configure(*, level: str, format: str | None) -> None:
     """Sets the process's logging up; call it once, before the first event.
 
-    What is None comes from GPUYARD_LOG_LEVEL and GPUYARD_LOG_FORMAT, then from the defaults: info,
-    and text on a terminal but JSON elsewhere. Raises ValueError for a word that is none of these.
+    `level` is one of LEVELS, `format` of FORMATS; None is text on a terminal and JSON elsewhere.
     """
     import structlog
 
-    level = _choice(level or environment.get(LEVEL_VARIABLE) or "info", LEVELS, "log level")
-    default = "text" if sys.stderr.isatty() else "json"
-    format = _choice(format or environment.get(FORMAT_VARIABLE) or default, FORMATS, "log format")
+    format = format or ("text" if sys.stderr.isatty() else "json")
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -78,10 +68,3 @@ def _add_extra(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
         extra = {k: v for k, v in vars(record).items() if k not in _OWN_FIELDS and k not in event}
         event.update(extra)
     return event
-
-
-def _choice(word: str, known: tuple[str, ...], what: str) -> str:
-    word = word.lower()
-    if word not in known:
-        raise ValueError(f"{word} is no {what}; known are {', '.join(known)}")
-    return word

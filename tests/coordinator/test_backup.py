@@ -10,9 +10,9 @@ import pytest
 
 from gpuyard import codec, subjects
 from gpuyard.bus import Bus, Sizes, connect, ensure_streams
-from gpuyard.client import restore as restoring
+from gpuyard.client import restore_lead
 from gpuyard.client.backup import read_state, rfc3339, take_backup
-from gpuyard.client.restore import Interrupted, restore
+from gpuyard.client.restore import Interrupted, Restored, restore
 from gpuyard.client.state_file import Backup, Document
 from gpuyard.errors import Conflict, Unavailable, UnknownThing
 from gpuyard_coordinator.leader import Holder, Leadership, Timing
@@ -53,7 +53,7 @@ def backup_of(numbers: Mapping[str, int], *, yard: str = "old001", generation: i
     return Backup(yard, generation, 9, "2026-01-01T00:00:00.000Z", "gpuyard 0.1.0", documents)
 
 
-async def put_back(bus: Bus, backup: Backup, *, replaces: bool = False) -> restoring.Restored:
+async def put_back(bus: Bus, backup: Backup, *, replaces: bool = False) -> Restored:
     return await restore(bus, backup, checksum="c1", user="olga", replaces=replaces)
 
 
@@ -236,8 +236,8 @@ async def test_unfinished_jobs_are_not_written_over_without_a_word(
 async def test_nobody_leads_on_half_a_restore_and_the_same_one_ends_it(
     bus: Bus, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restoring, "LEASE_S", 1.0)
-    monkeypatch.setattr(restoring, "TRIES", 1)
+    monkeypatch.setattr(restore_lead, "LEASE_S", 1.0)
+    monkeypatch.setattr(restore_lead, "TRIES", 1)
     file = backup_of({f"job.t.a{n}": 1 for n in range(900)})
     send = bus.jetstream.publish_batch
     sent: list[int] = []
@@ -252,7 +252,7 @@ async def test_nobody_leads_on_half_a_restore_and_the_same_one_ends_it(
     with pytest.raises(Interrupted, match="start it again"):
         await put_back(bus, file)
     monkeypatch.setattr(bus.jetstream, "publish_batch", send)
-    monkeypatch.setattr(restoring, "TRIES", 50)
+    monkeypatch.setattr(restore_lead, "TRIES", 50)
 
     standing = asyncio.create_task(leadership.acquire())
     while await bus.jetstream.last(subjects.STATE_STREAM, subjects.state(subjects.LEASE_KEY)):
@@ -276,7 +276,7 @@ async def test_two_restores_at_once_do_not_mix(bus: Bus) -> None:
 
     outcomes = await asyncio.gather(put_back(bus, one), put_back(bus, two), return_exceptions=True)
 
-    ended = [o for o in outcomes if isinstance(o, restoring.Restored)]
+    ended = [o for o in outcomes if isinstance(o, Restored)]
     assert ended
     numbers = {
         codec.decode(data)["n"]

@@ -1,4 +1,4 @@
-"""The door for beats: what is wrong is refused, and facts that did not change are not read twice."""
+"""The door for beats: what is wrong is refused, facts that did not change are not read twice."""
 
 from typing import Any
 

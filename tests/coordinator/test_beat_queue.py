@@ -1,4 +1,4 @@
-"""Beats that wait: the newest of each agent, oldest agent first, bounded; and when they wake the loop."""
+"""Beats that wait: the newest of each agent, oldest agent first, bounded; and the wake-ups."""
 
 import asyncio
 

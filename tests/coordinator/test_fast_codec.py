@@ -1,4 +1,4 @@
-"""The leader's codec: byte for byte the codec of everybody else, and as strict with what is ours."""
+"""The leader's codec: byte for byte that of everybody else, and as strict with what is ours."""
 
 from typing import Any
 

@@ -12,7 +12,8 @@ from gpuyard.bus import Bus, Publication, Sizes, connect, ensure_streams
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.mix import Mix
-from gpuyard_coordinator.core.state import Job, Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Settings
 from gpuyard_coordinator.follower import Follower
 from gpuyard_coordinator.store import Store, Write, delete, put
 from tests.support.nats_server import NatsServer

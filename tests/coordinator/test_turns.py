@@ -1,4 +1,4 @@
-"""The loop's turns: what runs between and beside them, and who may be told anything at their end."""
+"""The loop's turns: what runs between and beside them, and who is told anything at their end."""
 
 import asyncio
 from dataclasses import dataclass
@@ -134,7 +134,7 @@ async def test_a_read_is_answered_while_nobody_else_is_known_to_lead(reign: Reig
 
 
 class Slow:
-    """A store whose commits wait for an answer of the bus, which may be that somebody else leads."""
+    """A store whose commits wait for the bus's answer, which may be that somebody else leads."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[list[str], asyncio.Future[int]]] = []

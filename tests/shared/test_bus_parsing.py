@@ -1,4 +1,4 @@
-"""The parser between the wire and our callbacks, fed by hand: every cut of the same bytes is alike."""
+"""The parser between the wire and our callbacks: every cut of the same bytes is alike."""
 
 import asyncio
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""A program that cannot keep up with the bus: the server cuts it off, and it comes back by itself."""
+"""A program that cannot keep up with the bus: the server cuts it off, and it comes back."""
 
 import asyncio
 import threading

@@ -16,7 +16,7 @@ import docker
 import pytest
 
 from tests.support.busybox import BUSYBOX, busybox_path, import_busybox
-from tests.support.processes import is_alive
+from tests.support.processes import end, is_alive
 
 _START_S = 40.0
 _STOP_S = 30.0
@@ -189,15 +189,8 @@ class PrivateEngine(Engine):
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        process.send_signal(signal.SIGCONT)  # a frozen process takes SIGTERM only once it goes on
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end(process, number, within_s=_STOP_S)
 
 
 MakePrivateEngine = Callable[..., PrivateEngine]

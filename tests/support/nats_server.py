@@ -16,6 +16,8 @@ from typing import Self
 
 import pytest
 
+from tests.support.processes import end
+
 _START_S = 10.0
 _STOP_S = 10.0
 
@@ -154,15 +156,8 @@ class NatsServer:
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        process.send_signal(signal.SIGCONT)  # a frozen process takes SIGTERM only once it goes on
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end(process, number, within_s=_STOP_S)
 
 
 MakeNatsServer = Callable[..., NatsServer]

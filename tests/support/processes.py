@@ -1,5 +1,8 @@
-"""What tests ask about processes that are not their children."""
+"""What tests ask of processes: whether those that are not their children live, and the end of those
+that are."""
 
+import signal
+import subprocess
 from pathlib import Path
 
 
@@ -13,3 +16,14 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals, *, within_s: float) -> None:
+    """Sends the signal, to a frozen process too; one that outlives it is killed."""
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)  # a frozen process takes SIGTERM only once it goes on
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,7 +1,7 @@
 """`python -m tests.support.short_margin ARGS`: a coordinator that waits less beyond a fence.
 
-The margin is no setting, since a short one is unsafe on a loaded host. A test of a minute less needs
-one that its own jobs, which end at once, cannot outlast.
+The margin is no setting, since a short one is unsafe on a loaded host. A test of a minute less
+needs one that its own jobs, which end at once, cannot outlast.
 """
 
 from gpuyard_coordinator.__main__ import main

@@ -1,15 +1,13 @@
 """What must hold of the core's state after every step, whatever happened before."""
 
-import re
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from collections import Counter
+from dataclasses import replace
+from typing import cast
 
-from gpuyard import codec, subjects
+from gpuyard import codec
 from gpuyard.messages import MAX_WANTED_BYTES, NodeDocument
 from gpuyard.model import ids
-from gpuyard.model.ids import JobKey
-from gpuyard.model.states import FINAL_STATES, HOLDING_STATES, AttemptState, JobState
+from gpuyard.model.states import HOLDING_STATES, AttemptState, JobState
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator import yard_counts
 from gpuyard_coordinator.core import (
@@ -19,12 +17,9 @@ from gpuyard_coordinator.core import (
     fairshare,
     ledger,
     stored_jobs,
-)
-from gpuyard_coordinator.core import (
-    waiting as waiting_for,
+    waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.state import (
     DOCUMENT_KIB,
     WHOLE_GPU_MILLI,
@@ -33,8 +28,6 @@ from gpuyard_coordinator.core.state import (
     Node,
     Now,
 )
-
-_SUBJECT = re.compile(r"gpuyard\.events(\.[a-z0-9_-]+){3}\.[0-9]+")
 
 
 def check(cluster: Cluster, *, is_restored: bool = False) -> None:
@@ -139,81 +132,14 @@ def assert_equal(one: Cluster, other: Cluster) -> None:
     assert _use(one) == _use(other)
 
 
-def check_limits(cluster: Cluster, job: Job) -> None:
-    """What has just been granted to a job keeps its tenant's document; a limit of which it takes
-    nothing may be exceeded since it was lowered."""
-    document = cluster.tenants.get(job.tenant)
-    if document is None or job.last is None:
-        return
-    held = [j for j in cluster.jobs.values() if j.tenant == job.tenant]
-    attempts = [j.last for j in held if j.state in HOLDING_STATES and j.last]
-    parts = [p for j in held if j.last for p in j.last.parts if ledger.is_held(cluster, j, p)]
-    milli = sum(gpu["milli"] for part in parts for gpu in part.gpus)
-    memory_mib = sum(part.gpu_memory_mib for part in parts)
-    own = sum(gpu["milli"] for gpu in job.last.gpus)
-    limits, most_each = document["limits"], document["per_job"]["max_gpus"]
-    for most, used, added in (
-        (limits["gpus"], milli / 1000, own),
-        (limits["gpu_memory_gib"], memory_mib / 1024, own),
-        (limits["running_jobs"], len(attempts), 1),
-        (most_each, own / 1000, own),
-    ):
-        assert most is None or not added or used <= most + 1e-9, f"{job.key}: {used} of {most}"
-
-
-def check_neighbours(cluster: Cluster, job: Job) -> None:
-    """A job has just been put beside another tenant's on a GPU only where both allow it."""
-    for part in job.last.parts if job.last else ():
-        for granted in part.gpus:
-            gpu = cluster.nodes[part.node].gpus[granted["uuid"]]
-            tenants = {tenant for tenant, _, _ in gpu.grants}
-            found = [cluster.tenants.get(tenant) or {} for tenant in {*tenants, job.tenant}]
-            is_open = all(document.get("share_across_tenants") for document in found)
-            assert tenants == {job.tenant} or is_open, tenants
-
-
-@dataclass(slots=True)
-class Story:
-    """Everything that was told of each job, checked as it comes."""
-
-    events: dict[JobKey, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    rejected: list[dict[str, Any]] = field(default_factory=list)
-    audits: list[dict[str, Any]] = field(default_factory=list)
-    _subjects: set[str] = field(default_factory=set)
-
-    def take(self, effects: Effects) -> None:
-        for message in effects.out:
-            subject, body = message["subject"], message["body"]
-            if subject.startswith("gpuyard.audit."):
-                assert subject == subjects.audit(body["namespace"], body["action"])
-                self.audits.append(body)
-                continue
-            assert _SUBJECT.fullmatch(subject), subject
-            assert subject not in self._subjects, f"{subject} is told twice"
-            self._subjects.add(subject)
-            assert codec.decode(codec.encode(body)) == body
-            parts = body["tenant"], body["job"], body["kind"], body["seq"]
-            assert subject == subjects.event(*parts)
-            if body["kind"] == "rejected":
-                self.rejected.append(body)
-            else:
-                self._take_event(body)
-
-    def _take_event(self, body: dict[str, Any]) -> None:
-        told = self.events[body["tenant"], body["job"]]
-        assert body["seq"] == len(told) + 1, "events of a job are numbered without a gap"
-        assert not told or told[-1]["state"] not in FINAL_STATES, "nothing follows an end"
-        told.append(body)
-
-
 def _check_queue(cluster: Cluster) -> None:
     queue = cluster.queue
-    waiting = {key for key, job in cluster.jobs.items() if job.state is JobState.QUEUED}
+    queued = {key for key, job in cluster.jobs.items() if job.state is JobState.QUEUED}
     listed = [order for orders in queue.by_shape.values() for order in orders]
     parked = queue.parked.keys()
-    assert {(tenant, id) for _, _, tenant, id in listed} == waiting - parked
-    assert parked <= waiting
-    assert len(listed) == len(queue) == len(waiting - parked)
+    assert {(tenant, id) for _, _, tenant, id in listed} == queued - parked
+    assert parked <= queued
+    assert len(listed) == len(queue) == len(queued - parked)
     in_images = {
         (tenant, id)
         for image in cluster.images_held
@@ -221,7 +147,7 @@ def _check_queue(cluster: Cluster) -> None:
     }
     for key, (code, _) in queue.parked.items():
         job = cluster.jobs[key]
-        closed, is_array = waiting_for.closed(cluster, job), job.array is not None
+        closed, is_array = waiting.closed(cluster, job), job.array is not None
         if closed is not None:
             assert code is closed
         elif key not in cluster.delays and is_array:
@@ -344,11 +270,11 @@ def _check_use(cluster: Cluster) -> None:
             running[job.tenant] += 1
     assert {t: use[2] for t, use in _use(cluster).items()} == {t: running[t] for t in _use(cluster)}
     assert {t: use[0] for t, use in _use(cluster).items()} == {t: milli[t] for t in _use(cluster)}
-    waiting: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for job in cluster.jobs.values():
         if job.state is JobState.QUEUED:
-            waiting[job.tenant] += 1 if job.array is None else job.array.left
-    assert +cluster.queue.waiting == +waiting
+            counted[job.tenant] += 1 if job.array is None else job.array.left
+    assert +cluster.queue.waiting == +counted
 
 
 def _use(cluster: Cluster) -> dict[str, tuple[int, int, int]]:

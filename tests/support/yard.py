@@ -6,7 +6,7 @@ through the codec into `store`, and all invariants are checked. `plan` places wh
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -20,12 +20,9 @@ from gpuyard.views.why import WhyView
 from gpuyard_coordinator import reads
 from gpuyard_coordinator.core import (
     adoption,
-    arrays,
     dependencies,
     documents,
     explain,
-    filters,
-    shares,
     stored_jobs,
 )
 from gpuyard_coordinator.core.apply import apply
@@ -49,7 +46,7 @@ from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now, Settings
 from gpuyard_coordinator.core.why import why
 from gpuyard_coordinator.submissions import read_submission
-from tests.support import soundness
+from tests.support import placements, soundness
 from tests.support.agents import (
     RTX_4090,
     Agent,
@@ -59,59 +56,12 @@ from tests.support.agents import (
     gpu_sample,
     node_facts,
 )
-from tests.support.rebuilt import rebuilt
 from tests.support.recording import Recording
+from tests.support.stored import Stored
+from tests.support.story import Story
 
 TENANT = "default"
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass(slots=True)
-class Stored:
-    """What survives a leader, as bytes."""
-
-    jobs: dict[JobKey, bytes] = field(default_factory=dict)
-    done: dict[JobKey, bytes] = field(default_factory=dict)
-    nodes: dict[str, bytes] = field(default_factory=dict)
-    tenants: dict[str, bytes] = field(default_factory=dict)
-    mix: bytes | None = None
-    shares: dict[str, bytes] = field(default_factory=dict)
-
-    def take(self, cluster: Cluster, effects: Effects) -> None:
-        """One commit, which takes each key once."""
-        assert not effects.nodes & effects.forgotten
-        for key in effects.jobs:
-            if key in cluster.jobs:
-                document = documents.job_document(cluster.jobs[key])
-                self.jobs[key] = codec.encode(document)
-        for key in effects.deleted:
-            self.jobs.pop(key, None)
-        self.done |= {key: ended.packed for key, ended in effects.done.items()}
-        for name in effects.nodes:
-            self.nodes[name] = codec.encode(documents.node_document(cluster.nodes[name]))
-        for name in effects.forgotten:
-            self.nodes.pop(name, None)
-        if effects.mix:
-            self.mix = codec.encode(cluster.priced.to_document())
-        told = {name: shares.share_document(cluster, name) for name in effects.shares}
-        self.shares |= {name: codec.encode(share) for name, share in told.items()}
-        for name in effects.tenants:
-            self.tenants.pop(name, None)
-            if name in cluster.tenants:
-                self.tenants[name] = codec.encode({"v": 1, **cluster.tenants[name]})
-
-    def recovered(self, token: tuple[int, int], now: Now) -> Cluster:
-        """The state of a leader that starts from here."""
-        return rebuilt(
-            yard="yard01",
-            token=token,
-            jobs=self.jobs.values(),
-            nodes=self.nodes.values(),
-            tenants=self.tenants.values(),
-            mix=self.mix,
-            shares=self.shares.values(),
-            now=now,
-        )
 
 
 class Yard:
@@ -122,7 +72,7 @@ class Yard:
         self.store = Stored()
         self.agents: dict[str, Agent] = {}
         self.cluster = Cluster("yard01", (1, 1), Settings())
-        self.story = soundness.Story()
+        self.story = Story()
         self.outcome: Outcome | None = None
         self.beat_outcome: BeatOutcome | None = None
         self.is_restored = False
@@ -173,10 +123,14 @@ class Yard:
         """Jobs that differ in their ids alone arrive in one turn."""
         effects = Effects()
         for id in ids:
-            self._sequence += 1
-            body = codec.encode_json({"id": id, "image": "busybox"} | spec)
-            self._apply(self._submission(body, TENANT, None), effects)
+            self.submit_into(effects, id, **spec)
         self._commit(effects)
+
+    def submit_into(self, effects: Effects, id: str, **spec: Any) -> None:
+        """A job arrives in a turn that is not committed yet."""
+        self._sequence += 1
+        body = codec.encode_json({"id": id, "image": "busybox"} | spec)
+        self._apply(self._submission(body, TENANT, None), effects)
 
     def publish(
         self, data: bytes, *, tenant: str = TENANT, headers: dict[str, str] | None = None
@@ -245,16 +199,11 @@ class Yard:
         for stopped in plan.preemptions:
             self._apply(stopped, effects)
         for placement in plan.placements:
-            job = self.cluster.jobs[placement.tenant, placement.job]
-            assert explain.binding_limit(self.cluster, job.shape) is None
-            assert len(dict(placement.places)) == len(placement.places) == job.shape.nodes
-            for name, _ in placement.places:
-                node = self.cluster.nodes[name]
-                verdict = filters.why_not(node, job.shape, self.cluster.settings)
-                assert verdict is None, (job.key, verdict)
+            placements.check_planned(self.cluster, placement)
             self._apply(placement, effects)
-            soundness.check_limits(self.cluster, job)
-            soundness.check_neighbours(self.cluster, job)
+            job = self.cluster.jobs[placement.tenant, placement.job]
+            placements.check_limits(self.cluster, job)
+            placements.check_neighbours(self.cluster, job)
         if not plan.is_partial:
             for waiting in self.planner.explain_new(sorted(self._fresh), self.now):
                 self._apply(waiting, effects)
@@ -311,7 +260,7 @@ class Yard:
         self._check()
         for key in dependencies.unknown(self.cluster):
             effects = Effects()
-            self._apply(AwaitedLookedUp(*key, self._final_state(key)), effects)
+            self._apply(AwaitedLookedUp(*key, self.store.final_state(key)), effects)
             self._commit(effects)
 
     def back_up(self) -> Stored:
@@ -321,7 +270,7 @@ class Yard:
         """The bus is lost, and a leader of the next generation starts from `backup`; its agents
         hear of it with their next beats."""
         generation, _ = self.cluster.token
-        self.store, self.story, self.is_restored = backup, soundness.Story(), True
+        self.store, self.story, self.is_restored = backup, Story(), True
         for key, data in backup.jobs.items():
             told = cast(JobDocument, codec.decode(data))["events"]
             self.story.events[key] = [{"state": "queued", "kind": "lost"}] * told
@@ -379,7 +328,9 @@ class Yard:
         return live or stored_jobs.read_job(self.store.done[tenant, id], {})
 
     def done(self, id: str = "j", *, tenant: str = TENANT) -> JobDocument:
-        return cast(JobDocument, codec.decode(self.store.done[tenant, id]))
+        record = self.store.kept((tenant, id))
+        assert record is not None
+        return record
 
     def attempt(self, id: str = "j", *, tenant: str = TENANT) -> Attempt:
         attempt = self.job(id, tenant=tenant).last
@@ -431,12 +382,10 @@ class Yard:
 
     def _request(self, event: Event) -> Outcome:
         if isinstance(event, Submitted | Refused | CancelRequested):
-            known = self.store.done.get((event.tenant, event.id))
-            if known is not None:
-                event = replace(event, known=cast(JobDocument, codec.decode(known)))
+            event = replace(event, known=self.store.kept((event.tenant, event.id)))
         if isinstance(event, Submitted):
             named = [item["job"] for item in event.spec["after"]]
-            states = {id: self._final_state((event.tenant, id)) for id in named}
+            states = {id: self.store.final_state((event.tenant, id)) for id in named}
             ended = {id: state for id, state in states.items() if state is not None}
             event = replace(event, ended=ended)
         effects = Effects()
@@ -444,19 +393,6 @@ class Yard:
         self._commit(effects)
         (self.outcome,) = effects.outcomes
         return self.outcome
-
-    def _final_state(self, key: JobKey) -> str | None:
-        """As the leader looks it up."""
-        record = self.record(key)
-        return record["state"] if record is not None and record["spec_sha256"] else None
-
-    def record(self, key: JobKey) -> JobDocument | None:
-        array = arrays.array_key(key)
-        if key in self.store.done:
-            return self.done(key[1], tenant=key[0])
-        if array is None or array not in self.store.done:
-            return None
-        return arrays.never_started(self.done(array[1], tenant=array[0]), key[1])
 
     def _apply(self, event: Event, effects: Effects) -> None:
         self.log.append((event, self.now))

@@ -267,7 +267,7 @@ def enqueue(client: Client, id: str) -> float:
 
 
 def is_known(client: Client, id: str) -> bool:
-    """A job that is stored is taken in a moment later, by a consumer that may have lost its leader."""
+    """A stored job is taken in a moment later, by a consumer that may have lost its leader."""
     try:
         return client.job(id).id == id
     except UnknownThing:

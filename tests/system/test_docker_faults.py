@@ -1,4 +1,4 @@
-"""A Docker Engine that is restarted, away, frozen or shared: every end is true, nothing runs twice."""
+"""A Docker Engine restarted, away, frozen or shared: every end is true, nothing runs twice."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""Jobs over several nodes: members meet, start together, end together; their output is told apart."""
+"""Jobs over several nodes: members meet, start and end together; their output is told apart."""
 
 import subprocess
 from collections.abc import Iterator

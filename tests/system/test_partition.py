@@ -1,4 +1,4 @@
-"""The node out of the yard's reach for longer than a fence: what ends, by whom, and what is told."""
+"""A node out of the yard's reach for longer than a fence: what ends, by whom, and what is told."""
 
 import signal
 import time

@@ -5,8 +5,9 @@ Rules of this file:
 2. Another yard's documents change nothing here.
 3. A new generation of the yard (it was restored from a backup), like a missing journal, starts
    adopting: everything is reported and nothing is stopped until the coordinator has named every
-   live attempt, and every one that a document of before named, with its end where it has one. What the first document of that time names and this host does not have may have
-   run to its end before: it is ended as lost, never started.
+   live attempt, and every one that a document of before named, with its end where it has one.
+   What the first document of that time names and this host does not have may have run to its end
+   before: it is ended as lost, never started.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from gpuyard.messages import GangPlace, GrantedGpu, WantedEntry
 from gpuyard.model.node import GpuInjection
-from gpuyard.model.quantities import parse_duration_s
+from gpuyard_agent.core.fence import stop_grace_s
 
 DEFAULT_GPU_SHM_MIB: Final = 8192
 
@@ -134,7 +134,7 @@ def launch_of(entry: WantedEntry, context: LaunchContext) -> Launch:
         ulimits=_ulimits(spec, has_gpus),
         network=spec.get("network") or "bridge",
         ports=(*(spec.get("ports") or ()), *_meeting_port(entry)),
-        stop_grace_s=parse_duration_s(str(spec.get("stop_grace") or "30s")),
+        stop_grace_s=stop_grace_s(entry),
         sim=sim,
     )
 

@@ -6,7 +6,7 @@ Rules of this file:
 2. Records are plain dictionaries with a kind `k`; an unknown kind is passed over.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -148,7 +148,7 @@ def measured_record(key: AttemptKey, measured: Measured) -> Record:
 
 
 def _document_record(
-    order: tuple[Token, int], changed: list[WantedEntry], gone: "list[AttemptKey] | tuple[()]"
+    order: tuple[Token, int], changed: list[WantedEntry], gone: Sequence[AttemptKey]
 ) -> Record:
     return {
         "k": "document",

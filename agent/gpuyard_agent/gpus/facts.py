@@ -1,7 +1,6 @@
 """A node's facts put together from a reading of its GPUs and what the agent knows of the host."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from gpuyard.model.node import (
     GpuInjection,
@@ -24,7 +23,6 @@ def node_facts(
     memory_mib: int | None,
     address: str | None = None,
     gang_ports: tuple[int, int] = (29500, 29999),
-    sharing: Literal["none", "mps"] = "none",
 ) -> NodeFacts:
     """The facts that a node publishes; what is unknown is None and named in `missing`."""
     missing = list(probe_result["missing"])
@@ -46,7 +44,7 @@ def node_facts(
         "agent_version": agent_version,
         "runtime": runtime,
         "gpu_injection": gpu_injection,
-        "sharing": sharing,
+        "sharing": "none",
         "cpus": cpus,
         "memory_mib": memory_mib,
         "gpus": probe_result["gpus"],

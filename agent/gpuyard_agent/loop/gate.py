@@ -1,6 +1,7 @@
 """Where members of gangs wait, their containers made and not started, until all are let go.
 
-The document says when, so it stands over restarts of either side; whoever comes later passes at once.
+The document says when, so it stands over restarts of either side; whoever comes later passes at
+once.
 """
 
 import asyncio

@@ -1,12 +1,13 @@
-"""After a restore: what nodes run that the backup does not know is taken, and nothing starts before.
+"""After a restore: what nodes run and the backup does not know is taken; nothing starts before.
 
-A backup is older than what its yard went on to do. A node that meets the yard's new generation tells
-all that it runs, with what each was started from. Rules of this file:
+A backup is older than what its yard went on to do. A node that meets the yard's new generation
+tells all that it runs, with what each was started from. Rules of this file:
 1. What a node tells is newer than the backup. An attempt with a higher number than any known one is
    taken as it stands, also where its GPUs are then granted twice; one whose job is not known brings
    its job. Everything else is refused by name, so nothing is left in doubt.
-2. Until every node of before has told, or was silent for `lost_s`, no job starts and no silence about
-   an attempt ends it: what is missing here may be told there, or may be over since its successor runs.
+2. Until every node of before has told, or was silent for `lost_s`, no job starts and no silence
+   about an attempt ends it: what is missing here may be told there, or may be over since its
+   successor runs.
 3. An attempt that cannot go on as the job's own, since what it was started from is not known or is
    another spec, is taken all the same, to be ended: its successor exists only once it is over.
 """
@@ -26,7 +27,6 @@ from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import (
     arrays,
     documents,
-    fairshare,
     gang_adoption,
     ledger,
     lifecycle,
@@ -35,11 +35,10 @@ from gpuyard_coordinator.core import (
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.effects import COORDINATOR, Effects
 from gpuyard_coordinator.core.events import NodeBeat
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now
 
-ACTOR: Final = "coordinator"
 _NOT_STARTED: Final = frozenset({AttemptState.ACCEPTED, AttemptState.PREPARING})
 _NAMED: Final = 3
 """Nodes that a message names."""
@@ -133,7 +132,7 @@ def take_strangers(
             if job is not None:
                 arrays.adopt(cluster, job, effects)
                 told = f"it came after the backup; taken from node {node.name}"
-                effects.emit(job, EventKind.ACCEPTED, now, message=told, actor=ACTOR)
+                effects.emit(job, EventKind.ACCEPTED, now, message=told, actor=COORDINATOR)
                 _take(cluster, node, job, report, wanted, now=now, effects=effects)
     return later
 
@@ -205,17 +204,7 @@ def _take(
     if job.state in HOLDING_STATES and not is_late:
         _supersede(cluster, job, node, report["attempt"], now, effects)
     is_own = wanted is not None and wanted["spec_sha256"] == job.spec_sha256
-    attempt = Attempt(
-        number=report["attempt"],
-        node=node.name,
-        machine_id=node.machine_id,
-        boot_id=wanted["boot_id"] if wanted else node.boot_id,
-        generation=wanted["generation"] if wanted else node.generation,
-        gpus=wanted["gpus"] if wanted else [],
-        assigned_at=report["started_at"] or now.at,
-        stop=wanted["stop"] if wanted and is_own else None,
-    )
-    attempt.stop_requested_at = now.at if attempt.stop else None
+    attempt = _attempt_of(node, report, wanted, now, is_own=is_own)
     if wanted is not None and "gang" in wanted:
         whole = gang_adoption.begin(node, wanted, attempt)
         if is_late:
@@ -227,22 +216,41 @@ def _take(
         return
     lifecycle.begin_attempt(cluster, job, attempt, now=now, effects=effects)
     _tell(job, node, attempt, now, effects)
-    is_void = attempt.boot_id != node.boot_id and report["state"] in _NOT_STARTED
-    if is_own and not is_void:
-        return
-    why = f"node {node.name} has an attempt that is not known to be of this spec"
-    if is_void:
+    if attempt.boot_id != node.boot_id and report["state"] in _NOT_STARTED:
         why = f"node {node.name} restarted before the container was started"
-    is_over = is_void or AttemptState(report["state"]) is AttemptState.ENDED
-    _end(cluster, job, attempt, why, is_over=is_over, now=now, effects=effects)
+        _end(cluster, job, attempt, why, is_over=True, now=now, effects=effects)
+    elif not is_own:
+        why = f"node {node.name} has an attempt that is not known to be of this spec"
+        is_over = AttemptState(report["state"]) is AttemptState.ENDED
+        _end(cluster, job, attempt, why, is_over=is_over, now=now, effects=effects)
+
+
+def _attempt_of(
+    node: Node, report: AttemptReport, wanted: WantedEntry | None, now: Now, *, is_own: bool
+) -> Attempt:
+    """The attempt that a node tells of; an order to end it counts where it is the job's own."""
+    stop = wanted["stop"] if wanted and is_own else None
+    return Attempt(
+        number=report["attempt"],
+        node=node.name,
+        machine_id=node.machine_id,
+        boot_id=wanted["boot_id"] if wanted else node.boot_id,
+        generation=wanted["generation"] if wanted else node.generation,
+        gpus=wanted["gpus"] if wanted else [],
+        assigned_at=report["started_at"] or now.at,
+        stop=stop,
+        stop_requested_at=now.at if stop else None,
+    )
 
 
 def _tell(job: Job, node: Node, attempt: Attempt, now: Now, effects: Effects) -> None:
     told = f"taken over from node {node.name} after a restore"
     uuids = [granted["uuid"] for granted in attempt.gpus]
-    effects.emit(job, EventKind.ASSIGNED, now, message=told, actor=ACTOR, data={"gpus": uuids})
+    effects.emit(
+        job, EventKind.ASSIGNED, now, message=told, actor=COORDINATOR, data={"gpus": uuids}
+    )
     after = {"job": job.id, "attempt": attempt.number, "node": node.name}
-    effects.audit(ACTOR, "taken_over", now, tenant=job.tenant, after=after)
+    effects.audit(COORDINATOR, "taken_over", now, tenant=job.tenant, after=after)
     twice = [uuid for uuid in uuids if uuid in node.gpus and node.gpus[uuid].free_milli < 0]
     if twice:
         message = (
@@ -278,7 +286,7 @@ def _end(
         )
         return
     lifecycle.request_stop(
-        cluster, job, reason=reason, actor=ACTOR, message=why, now=now, effects=effects
+        cluster, job, reason=reason, actor=COORDINATOR, message=why, now=now, effects=effects
     )
 
 
@@ -291,14 +299,11 @@ def _supersede(
     attempt.state, attempt.reason = AttemptState.ENDED, EndReason.NODE_LOST
     attempt.message = attempt.next_allowed_because = why
     attempt.ended_at = now.at
-    fairshare.settle(cluster, job.tenant, now)
-    effects.shares.add(job.tenant)
     for part in attempt.parts:
         if ledger.is_held(cluster, job, part):
             part.state, part.reason, part.ended_at = attempt.state, attempt.reason, now.at
-            ledger.release(cluster, cluster.nodes[part.node], job, part)
-            effects.wanted.add(part.node)
-            setaside.take_end(cluster, job, part, is_stale=False, now=now, effects=effects)
+            lifecycle.free(cluster, job, part, now, effects)
+            setaside.take_end(cluster, job, part, now, effects)
     job.started_at = None
     lifecycle.move(job, JobState.QUEUED)
     data = {"reason": attempt.reason, "not_before": None}

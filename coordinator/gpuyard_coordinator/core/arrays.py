@@ -1,8 +1,8 @@
 """Arrays: one stored document that stands for many tasks, and hands them out as they can start.
 
-Rules of this file: an array is a queued job that never enters the line; a task that was handed out is
-a job like any other, with an id made of the array's and its number; what lives of them is derived
-from the jobs, what is over is counted in the array's document. See docs/decisions.
+Rules of this file: an array is a queued job that never enters the line; a task that was handed out
+is a job like any other, with an id made of the array's and its number; what lives of them is
+derived from the jobs, what is over is counted in the array's document. See docs/decisions.
 """
 
 from collections import Counter
@@ -121,7 +121,7 @@ def stop(cluster: Cluster, job: Job, order: StopTasks, state: JobState, effects:
 
 
 def adopt(cluster: Cluster, job: Job, effects: Effects) -> None:
-    """A task that a node tells of after a restore, and that its array may not know as handed out."""
+    """A task that a node tells of after a restore; its array may not know it as handed out."""
     enter(cluster, job)
     if (found := pending(cluster, job.key)) is not None:
         array, position = found

@@ -1,8 +1,8 @@
 """When a job that cannot start can, at the latest: the ends that are expected on each node.
 
 A job that runs ends at the latest with its time limit and its grace, one that still pulls has its
-pull before it, one that was asked to stop has its grace left. After the last end that is needed comes
-the hand-over. Where jobs without time limits are in the way nobody can tell.
+pull before it, one that was asked to stop has its grace left. After the last end that is needed
+comes the hand-over. Where jobs without time limits are in the way nobody can tell.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,8 @@ from typing import Final
 from gpuyard_coordinator.core.clearing import Holder, Planned, Site, least, needed
 from gpuyard_coordinator.core.moments import seconds_until
 from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S
-from gpuyard_coordinator.core.state import Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Now
 
 _MOST_TRIES: Final = 32
 """Nodes whose books are tried for one job, those first where counting promises most."""

@@ -318,7 +318,7 @@ def _take_report(
         return
     is_fenced = bool(beat.get("self_stop") and report.get("fenced"))
     if before != (attempt.image_digest, attempt.started_at) or is_fenced != attempt.fenced:
-        effects.jobs.add(job.key)
+        effects.change(job)
     attempt.state, attempt.fenced = state, is_fenced
     if state is AttemptState.RUNNING:
         if attempt.running_since is None:

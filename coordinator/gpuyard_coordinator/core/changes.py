@@ -2,7 +2,8 @@
 of its tenant's limits.
 
 Every change offered was tried on the books first: with it, and it alone, the job could start now,
-were no other waiting job before it; one that is `all_of` several says so. Work is bounded: at most a few looks at each node.
+were no other waiting job before it; one that is `all_of` several says so. Work is bounded: at most
+a few looks at each node.
 """
 
 from bisect import bisect_left
@@ -17,12 +18,14 @@ from gpuyard.model.node import GpuSample
 from gpuyard.model.quantities import counted
 from gpuyard.model.states import Scheduling
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.views.why import Change
 from gpuyard_coordinator.core import ends, explain, loosening, overtaking, quota, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.overtaking import Asked
-from gpuyard_coordinator.core.state import Gpu, Node, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Gpu, Node, Now
 
 V = VerdictCode
 MOST_CHANGES: Final = 5
@@ -30,7 +33,6 @@ _NOT_OF_GPUS: Final = frozenset({V.INSUFFICIENT_CPU, V.INSUFFICIENT_MEMORY})
 """Codes whose numbers are not numbers of GPUs."""
 _MOST_LIMITS: Final = 4
 """Of a tenant, that are raised together."""
-Change = dict[str, Any]
 
 
 def changes(cluster: Cluster, asked: Asked, found: Explanation, now: Now) -> list[Change]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core import explain, filters, instances, ledger
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import filters
 from gpuyard_coordinator.core.state import Gpu, Node, Settings
 
-Condition = list[Any]
+NodeCondition = list[Any]
 """State, whether it is proven, stopping, adopting, measured; [whether a trial may begin, the trial]
 where it is put aside; and by UUID what keeps jobs off a GPU."""
 _HEALTHY: Final = str(GpuHealth.HEALTHY)
@@ -19,7 +19,7 @@ _FOREIGN_MIB: Final = 1 << 40
 _FAULTS: Final = (VerdictCode.GPU_DIRTY, VerdictCode.GPU_UNHEALTHY, VerdictCode.FOREIGN_MEMORY)
 
 
-def condition_of(node: Node, settings: Settings) -> Condition:
+def condition_of(node: Node, settings: Settings) -> NodeCondition:
     aside = node.aside
     return [
         str(node.state),
@@ -32,7 +32,7 @@ def condition_of(node: Node, settings: Settings) -> Condition:
     ]
 
 
-def take_condition(node: Node, condition: Condition) -> None:
+def take_condition(node: Node, condition: NodeCondition) -> None:
     """Makes `node` as that one was, as far as placing goes by it."""
     state, proven, stopping, adopting, sampled, aside, faults = condition
     node.state = NodeState(state)

@@ -1,7 +1,8 @@
 """Jobs that wait for the ends of others (`after`), found by whom they wait for.
 
 A job's document holds what it still waits for; what ended as asked leaves it. So a new leader knows
-whom each waits for, and has to look up only those that ended while their dependants were being told.
+whom each waits for, and has to look up only those that ended while their dependants were being
+told.
 """
 
 from collections.abc import Iterable, Iterator

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from gpuyard.messages import (
     ArrayDocument,
     AttemptDocument,
+    GangPlace,
     JobDocument,
     NodeDocument,
     PutAside,
@@ -15,12 +16,13 @@ from gpuyard.messages import (
     WantedEntry,
 )
 from gpuyard.model.arrays import parse_array
+from gpuyard.model.job import DEFAULT_STOP_GRACE_S
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, Scheduling
-from gpuyard.model.verdicts import Verdict
 from gpuyard.model.where import parse
 from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.cluster import Cluster
+from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import (
     Array,
     Aside,
@@ -30,11 +32,9 @@ from gpuyard_coordinator.core.state import (
     Job,
     Meeting,
     Node,
-    Shape,
     StopTasks,
 )
 
-DEFAULT_GRACE_S: Final = 30.0
 _ENTRY_BYTES: Final = 512
 ENTRY_GPU_BYTES: Final = 128
 _GPUS_OF_ALL: Final = 16
@@ -43,7 +43,7 @@ _GPUS_OF_ALL: Final = 16
 def grace_s(spec: dict[str, Any]) -> float:
     """Seconds between SIGTERM and SIGKILL of a job."""
     text = spec.get("stop_grace")
-    return parse_duration_s(text) if text else DEFAULT_GRACE_S
+    return parse_duration_s(text) if text else DEFAULT_STOP_GRACE_S
 
 
 def fence_s(spec: dict[str, Any]) -> float | None:
@@ -106,16 +106,16 @@ def _document_kib(spec_bytes: int, devices: int) -> int:
     return 1 << (size // 1024).bit_length()
 
 
-def job_document(job: Job, verdict: Verdict | None = None) -> JobDocument:
-    return cast(JobDocument, {**_job_fields(job, verdict), "spec": job.spec})
+def job_document(job: Job) -> JobDocument:
+    return cast(JobDocument, {**_job_fields(job), "spec": job.spec})
 
 
 def encode_job(job: Job) -> bytes:
     """`job_document` as it is stored."""
-    return fast_codec.encode({**_job_fields(job, None), "spec": fast_codec.Raw(job.packed_spec)})
+    return fast_codec.encode({**_job_fields(job), "spec": fast_codec.Raw(job.packed_spec)})
 
 
-def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
+def _job_fields(job: Job) -> dict[str, Any]:
     """A job's document but for its spec, which is packed already."""
     return {
         "v": 1,
@@ -128,7 +128,7 @@ def _job_fields(job: Job, verdict: Verdict | None) -> dict[str, Any]:
         "reason": job.reason,
         "exit_code": job.exit_code,
         "message": job.message,
-        "verdict": verdict,
+        "verdict": None,
         "submitted_at": job.submitted_at,
         "submit_seq": job.submit_seq,
         "started_at": job.started_at,
@@ -311,26 +311,22 @@ def node_from_document(document: NodeDocument) -> Node:
 
 def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
     """The whole wanted set of a node, derived from its jobs (docs/decisions)."""
-    return cast(
-        WantedDocument,
-        {
-            **_wanted_fields(cluster, node),
-            "entries": [
-                *(_wanted_entry(job, attempt) for job, attempt in node.attempts.values()),
-                *(_refusing_entry(node, key) for key in sorted(node.refused)),
-            ],
-        },
-    )
+    entries = [
+        {**_entry_fields(job, attempt), "spec": job.spec} for job, attempt in node.attempts.values()
+    ]
+    fields = {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
+    return cast(WantedDocument, fields)
 
 
 def encode_wanted(cluster: Cluster, node: Node) -> bytes:
     """`wanted_document` as it is sent, without unpacking a spec."""
-    entries: list[Mapping[str, Any]] = [
+    entries = [
         {**_entry_fields(job, attempt), "spec": fast_codec.Raw(job.packed_spec)}
         for job, attempt in node.attempts.values()
     ]
-    entries += [_refusing_entry(node, key) for key in sorted(node.refused)]
-    return fast_codec.encode({**_wanted_fields(cluster, node), "entries": entries})
+    return fast_codec.encode(
+        {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
+    )
 
 
 def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
@@ -344,8 +340,12 @@ def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
     }
 
 
+def _refusing(node: Node) -> list[WantedEntry]:
+    """Entries that tell an agent to end attempts of its host which nobody wants any more."""
+    return [_refusing_entry(node, key) for key in sorted(node.refused)]
+
+
 def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
-    """Tells an agent to end an attempt of its host that nobody wants any more."""
     tenant, job, attempt = key
     return {
         "tenant": tenant,
@@ -359,31 +359,13 @@ def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
         "gpus": [],
         "spec": {},
         "spec_sha256": "",
-        "stop": {"reason": "cancelled", "signal": "SIGTERM", "grace_s": DEFAULT_GRACE_S},
+        "stop": {"reason": "cancelled", "signal": "SIGTERM", "grace_s": DEFAULT_STOP_GRACE_S},
     }
-
-
-def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
-    return cast(WantedEntry, {**_entry_fields(job, attempt), "spec": job.spec})
 
 
 def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
     """An entry but for its spec, which is packed already."""
-    fields = _fields_of_any(job, attempt)
-    whole = job.last
-    if attempt.rank is not None and whole is not None:
-        fields["gang"] = {
-            "rank": attempt.rank,
-            "size": job.shape.nodes,
-            "address": whole.meeting.address if whole.meeting else "",
-            "port": whole.meeting.port if whole.meeting else 0,
-            "may_start": whole.may_start,
-        }
-    return fields
-
-
-def _fields_of_any(job: Job, attempt: Attempt) -> dict[str, Any]:
-    return {
+    fields = {
         "tenant": job.tenant,
         "job": job.id,
         "attempt": attempt.number,
@@ -396,4 +378,19 @@ def _fields_of_any(job: Job, attempt: Attempt) -> dict[str, Any]:
         "spec_sha256": job.spec_sha256,
         "stop": attempt.stop,
         "fence_s": job.fence_s,
+    }
+    whole = job.last
+    if attempt.rank is not None and whole is not None:
+        fields["gang"] = _gang_place(job, whole, attempt.rank)
+    return fields
+
+
+def _gang_place(job: Job, whole: Attempt, rank: int) -> GangPlace:
+    meeting = whole.meeting
+    return {
+        "rank": rank,
+        "size": job.shape.nodes,
+        "address": meeting.address if meeting else "",
+        "port": meeting.port if meeting else 0,
+        "may_start": whole.may_start,
     }

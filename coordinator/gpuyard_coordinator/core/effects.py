@@ -11,10 +11,17 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import EventKind, JobState
 from gpuyard_coordinator.core.state import Job, Now
 
+COORDINATOR: Final = "coordinator"
+"""The actor of what nobody ordered."""
 MOST_KEYS: Final = 350
 """Keys that one turn may change: a commit holds 399 messages, among them the turn's events."""
 MOST_KIB: Final = 4096
 """Of documents that one turn may write, about half of what a commit holds."""
+_KEYS_OF_AN_END: Final = 3
+"""The job's key is deleted, its record kept and its tenant's share written."""
+_ATTEMPTS_IN_A_KIB: Final = 2
+_GPUS_IN_A_MEMBER: Final = 4
+"""Their grants take as much of a document as an attempt does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +33,6 @@ class Outcome:
     node: str | None = None
     tenant: str | None = None
     error: RequestError | None = None
-
-
-_KEYS_OF_AN_END: Final = 3
-"""The job's key is deleted, its record kept and its tenant's share written."""
-_ATTEMPTS_IN_A_KIB: Final = 2
-_GPUS_IN_A_MEMBER: Final = 4
-"""Their grants take as much of a document as an attempt does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ class Effects:
     mix: bool = False
     """The mix that the placer goes by is stored."""
     kib: int = 0
-    """About how large the documents are that this turn writes; a job counts at each change."""
+    """About how large the documents are that this turn writes, each job's at its largest."""
+    _kib: dict[JobKey, int] = field(default_factory=dict)
+    """Of it, what each job counts for."""
 
     @property
     def keys(self) -> int:
@@ -95,7 +97,23 @@ class Effects:
     def change(self, job: Job) -> None:
         """The job is stored as it stands when the turn ends."""
         self.jobs.add(job.key)
-        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+        kib = job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
+        last = job.last
+        if last is not None and last.members:
+            kept = sum(len(attempt.members) for attempt in job.attempts)
+            kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
+        self._count(job.key, kib)
+
+    def keep(self, key: JobKey, packed: bytes, *, is_early_cancel: bool = False) -> None:
+        """This record is kept of a job that is over, or that never became one."""
+        self.done[key] = Done(packed, is_early_cancel)
+        self._count(key, -(-len(packed) // 1024))
+
+    def _count(self, key: JobKey, kib: int) -> None:
+        counted = self._kib.get(key, 0)
+        if kib > counted:
+            self.kib += kib - counted
+            self._kib[key] = kib
 
     def emit(
         self,
@@ -111,10 +129,6 @@ class Effects:
         job.events += 1
         self.change(job)
         last = job.last
-        self.kib += job.shape.document_kib + len(job.attempts) // _ATTEMPTS_IN_A_KIB
-        if last is not None and last.members:
-            kept = sum(len(attempt.members) for attempt in job.attempts)
-            self.kib += (kept + len(last.gpus) // _GPUS_IN_A_MEMBER) // _ATTEMPTS_IN_A_KIB
         body: Event = {
             "v": 1,
             "seq": job.events,

@@ -2,20 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from gpuyard.model.states import HOLDING_STATES
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.views.why import Change
 from gpuyard_coordinator.core import explain, ledger
 from gpuyard_coordinator.core.backfill import expected_end
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.moments import later
-from gpuyard_coordinator.core.state import Job, Node, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Node, Now
 
 V = VerdictCode
-Change = dict[str, Any]
 MOST_NODES: Final = 32
 """Nodes whose jobs are looked at for ends that make room: those that lack least."""
 _MOST_JOBS: Final = 64

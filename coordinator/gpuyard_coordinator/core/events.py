@@ -74,7 +74,7 @@ class HoldRequested:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedLookedUp:
-    """The record of a job that others wait for and that no live job is; `state` None: none is kept."""
+    """The record of an ended job that others wait for; `state` None: none is kept."""
 
     tenant: str
     id: str

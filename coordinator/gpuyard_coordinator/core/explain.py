@@ -10,7 +10,8 @@ from gpuyard.views.why import Unit
 from gpuyard_coordinator.core import filters, gang_ports, instances, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.filters import NodeVerdict
-from gpuyard_coordinator.core.state import Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node
 
 V = VerdictCode
 UNITS: Final[dict[VerdictCode, Unit]] = {

@@ -1,8 +1,8 @@
-"""Weighted fair share: of tenants of equal priority goes first who had least for his weight.
+"""Weighted fair share: of equal tenants the one that had least for its weight goes first.
 
-A tenant's share is his dominant one: the largest of his parts of the fleet's GPUs, CPUs and host
-memory. It counts what he holds now and, `PAST` times, what he held on average of late; their sum
-is divided by his weight. The fleet is all nodes that are ready.
+A tenant's share is its dominant one: the largest of its parts of the fleet's GPUs, CPUs and host
+memory. It counts what it holds now and, `PAST` times, what it held on average of late; their sum
+is divided by its weight. The fleet is all nodes that are ready.
 """
 
 from collections.abc import Mapping
@@ -108,12 +108,13 @@ def _capacity(node: Node) -> Amounts:
 
 
 def standing(held: Amounts, history: History, fleet: Amounts, weight: int) -> int:
-    """How much a tenant has had for his weight, in parts per billion; who has least goes first."""
+    """How much a tenant has had for its weight, in parts per billion; the least goes first."""
     return (past_share(history, fleet) + dominant(held, fleet)) // weight
 
 
 def past_share(history: History, fleet: Amounts) -> int:
-    """`PAST` times the dominant share that a tenant held on average of late, in parts per billion."""
+    """`PAST` times the dominant share that a tenant held on average of late, in parts per
+    billion."""
     gpus, cpus, memory = fleet
     return PAST * dominant(history.spent, (gpus * SPAN_MS, cpus * SPAN_MS, memory * SPAN_MS))
 

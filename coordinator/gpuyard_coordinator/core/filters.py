@@ -16,7 +16,8 @@ from gpuyard.model.states import GpuHealth, NodeState, Scheduling
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import instances, ledger, selection
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import DOCUMENT_KIB, WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import DOCUMENT_KIB, WHOLE_GPU_MILLI, Gpu, Node, Settings
 
 V = VerdictCode
 STALE_SAMPLE_S: Final = 10.0
@@ -71,7 +72,7 @@ def is_down(node: Node) -> bool:
 
 
 def is_put_aside(node: Node) -> bool:
-    """True while jobs are kept off since job after job failed there, but for one trial at a time."""
+    """True while jobs are kept off since job after job failed there; one at a time may try."""
     return node.aside is not None and not node.aside.takes_work
 
 

@@ -1,22 +1,23 @@
 """When a waiting job, or one that is only tried, starts; or why nobody can tell.
 
-Ends are expected as for reservations, so a time told holds as long as jobs keep their limits; sooner
-where they end before. Other waiting jobs count where a node is reserved for them.
+Ends are expected as for reservations, so a time told holds as long as jobs keep their limits;
+sooner where they end before. Other waiting jobs count where a node is reserved for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard.views.why import Forecast
+from gpuyard.views.why import Change, Forecast
 from gpuyard_coordinator.core import backfill, ends
 from gpuyard_coordinator.core.clearing import Site
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.explain import Explanation
 from gpuyard_coordinator.core.moments import later
 from gpuyard_coordinator.core.reservations import Reservation
-from gpuyard_coordinator.core.state import Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Now
 
 MOST_NODES: Final = 1000
 """Nodes whose jobs' ends are looked at, those first that lack least: some 25 us each."""
@@ -27,7 +28,7 @@ def forecast(
     cluster: Cluster,
     shape: Shape,
     found: Explanation,
-    changes: Sequence[Mapping[str, Any]],
+    changes: Sequence[Change],
     held: Reservation | None,
     now: Now,
 ) -> Forecast:

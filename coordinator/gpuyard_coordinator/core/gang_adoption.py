@@ -1,8 +1,8 @@
 """After a restore: members of gangs that nodes run and the backup does not know.
 
-Each node tells of its own member, one after another, and of a silent node's nobody can tell. So such
-a gang is taken member by member, to be ended; it begins anew once all that was told of it is over.
-One that was started before the backup is known whole and goes on.
+Each node tells of its own member, one after another, and of a silent node's nobody can tell. So
+such a gang is taken member by member, to be ended; it begins anew once all that was told of it is
+over. One that was started before the backup is known whole and goes on.
 """
 
 from typing import Any, Final
@@ -12,10 +12,9 @@ from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import AttemptState, JobState
 from gpuyard_coordinator.core import gangs, ledger, lifecycle
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.effects import COORDINATOR, Effects
 from gpuyard_coordinator.core.state import Attempt, Job, Meeting, Node, Now
 
-ACTOR: Final = "coordinator"
 WHY: Final = "the gang was started after the backup, which does not know all of its members"
 
 
@@ -46,17 +45,17 @@ def join(cluster: Cluster, node: Node, job: Job, member: Attempt, effects: Effec
         lifecycle.move(job, JobState.ASSIGNED)
         whole.state = whole.reason = whole.exit_code = whole.message = whole.ended_at = None
         whole.next_allowed_because = whole.ended_by = whole.stop = job.not_before = None
-    ledger.hold(cluster, node, job, member)
+    ledger.enter(cluster, node, job, member)
     member.introduced = (cluster.token, node.revision)
     member.stop = whole.stop
     effects.wanted.add(node.name)
-    effects.jobs.add(job.key)
+    effects.change(job)
 
 
 def end(
     cluster: Cluster, job: Job, member: Attempt, report: AttemptReport, now: Now, effects: Effects
 ) -> None:
-    """Another attempt follows at no charge, as after a preemption, once all that was told is over."""
+    """Another attempt follows at no charge, as after a preemption, once all of it is over."""
     how: dict[str, Any] = {"message": WHY, "now": now, "effects": effects}
     why = EndReason.PREEMPTED
     if AttemptState(report["state"]) is AttemptState.ENDED:
@@ -64,4 +63,4 @@ def end(
             cluster, job, member, reason=why, exit_code=report["exit_code"], proof=WHY, **how
         )
     else:
-        lifecycle.request_stop(cluster, job, reason=why, actor=ACTOR, **how)
+        lifecycle.request_stop(cluster, job, reason=why, actor=COORDINATOR, **how)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from gpuyard_coordinator.core import gang_ports, quota
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.packing import Placement, Placer
-from gpuyard_coordinator.core.state import Shape, without_nodes
+from gpuyard_coordinator.core.shapes import Shape, without_nodes
 
 
 def place(

@@ -12,7 +12,8 @@ from typing import Final
 from gpuyard_coordinator.core import backfill, preemption
 from gpuyard_coordinator.core.clearing import Site, suffices
 from gpuyard_coordinator.core.ordering import Rank
-from gpuyard_coordinator.core.state import Job, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Now
 
 NO_HARM: Final = (Rank(-1, -1), 0)
 

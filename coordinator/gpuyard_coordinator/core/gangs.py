@@ -95,7 +95,7 @@ def take_report(cluster: Cluster, job: Job, member: Attempt, effects: Effects) -
     if whole.may_start or whole.ended_by is not None or not all(map(_is_ready, whole.members)):
         return
     whole.may_start = True
-    effects.jobs.add(job.key)
+    effects.change(job)
     for part in whole.members:
         if ledger.is_held(cluster, job, part):
             ledger.wanted_changed(cluster.nodes[part.node])
@@ -114,7 +114,7 @@ def take_end(job: Job, member: Attempt, effects: Effects) -> bool:
         whole.reason, whole.exit_code = member.reason, member.exit_code
         whole.message = _what_ended_it(whole, member)
     _sum_up(whole)
-    effects.jobs.add(job.key)
+    effects.change(job)
     if any(part.state is not AttemptState.ENDED for part in whole.members):
         return False
     whole.state, whole.ended_at = AttemptState.ENDED, member.ended_at

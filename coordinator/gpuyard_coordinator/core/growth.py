@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from gpuyard_coordinator.core import filters
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node
 
 FEW: Final = 16
 """Nodes up to which it pays to compare each with every shape."""

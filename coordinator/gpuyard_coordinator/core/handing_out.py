@@ -1,4 +1,4 @@
-"""Tasks become jobs of their own: as many of an array as may start soon, or one that is asked for."""
+"""Tasks become jobs of their own: as many of an array as may start soon, or one asked for."""
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.states import EventKind

@@ -1,7 +1,7 @@
 """How scarce whole nodes are: a level that moves with a fleet, but not to and fro.
 
-What is left for jobs of many GPUs is what is free in sets of as many GPUs of one node as the largest
-jobs commonly take. Prices weigh room for such jobs by it.
+What is left for jobs of many GPUs is what is free in sets of as many GPUs of one node as the
+largest jobs commonly take. Prices weigh room for such jobs by it.
 """
 
 from enum import IntEnum

@@ -10,7 +10,8 @@ from collections import Counter
 from gpuyard.model import mig
 from gpuyard.model.node import is_mig_instance
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node
 
 Sort = str | bool | None
 """What `is_asked_for` goes by: a profile; True for any device by its id, False for a GPU; None: the

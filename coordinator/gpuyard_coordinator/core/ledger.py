@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from gpuyard.messages import GrantedGpu
 from gpuyard_coordinator.core import instances
 from gpuyard_coordinator.core.cluster import Cluster, Use
+from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import (
     WHOLE_GPU_MILLI,
     Attempt,
@@ -15,7 +16,6 @@ from gpuyard_coordinator.core.state import (
     Job,
     Meeting,
     Node,
-    Shape,
 )
 
 
@@ -23,7 +23,7 @@ def ref(job: Job, attempt: Attempt) -> AttemptRef:
     return (job.tenant, job.id, attempt.number)
 
 
-def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
+def enter(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
     """Books the grant, CPUs and memory of an attempt, or of one member of a gang's, on its node."""
     key = ref(job, attempt)
     use = cluster.use_of(job.tenant)
@@ -32,7 +32,7 @@ def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
     for granted in attempt.gpus:
         gpu = node.gpus.get(granted["uuid"])
         if gpu is not None:
-            _enter(gpu, key, granted)
+            _enter_on(gpu, key, granted)
     attempt.gpu_memory_mib = sum([memory_of(node, granted) for granted in attempt.gpus])
     _count(node, use, job, attempt, 1)
     if (meeting := _meeting(job, attempt)) is not None:
@@ -41,7 +41,7 @@ def hold(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
     cluster.nodes_changed.add(node.name)
 
 
-def release(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
+def take_out(cluster: Cluster, node: Node, job: Job, attempt: Attempt) -> None:
     """Takes it out again; an attempt that holds nothing any more is no error."""
     key = ref(job, attempt)
     if node.attempts.pop(key, None) is None:
@@ -79,7 +79,7 @@ def as_if_ended(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[None]:
                 [part for part in job.last.parts if is_held(cluster, job, part)] if job.last else []
             )
             for attempt in held:
-                _take_out(cluster, job, attempt, undo)
+                _free_meanwhile(cluster, job, attempt, undo)
             if held:
                 use = cluster.use_of(job.tenant)
                 undo.callback(setattr, use, "running_jobs", use.running_jobs)
@@ -94,7 +94,7 @@ def is_held(cluster: Cluster, job: Job, attempt: Attempt) -> bool:
     return held is not None and held[1] is attempt
 
 
-def _take_out(cluster: Cluster, job: Job, attempt: Attempt, undo: ExitStack) -> None:
+def _free_meanwhile(cluster: Cluster, job: Job, attempt: Attempt, undo: ExitStack) -> None:
     node, key = cluster.nodes[attempt.node], ref(job, attempt)
     for granted in attempt.gpus:
         if (gpu := node.gpus.get(granted["uuid"])) is not None:
@@ -141,7 +141,7 @@ def as_if_held(node: Node, shape: Shape, uuids: Iterable[str]) -> Iterator[None]
         book(-1)
 
 
-def _enter(gpu: Gpu, key: AttemptRef, granted: GrantedGpu) -> None:
+def _enter_on(gpu: Gpu, key: AttemptRef, granted: GrantedGpu) -> None:
     gpu.grants[key] = part = part_of(gpu, granted)
     gpu.free_milli -= part
     gpu.shared_mib += granted["memory_mib"] or 0
@@ -243,4 +243,4 @@ def rebuild_gpus(node: Node) -> None:
         for granted in attempt.gpus:
             gpu = node.gpus.get(granted["uuid"])
             if gpu is not None:
-                _enter(gpu, key, granted)
+                _enter_on(gpu, key, granted)

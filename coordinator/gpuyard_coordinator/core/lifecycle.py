@@ -24,9 +24,10 @@ from gpuyard_coordinator.core import (
     waiting,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Done, Effects
+from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.gangs import Place
-from gpuyard_coordinator.core.state import Attempt, Job, Node, Now, without_nodes
+from gpuyard_coordinator.core.shapes import without_nodes
+from gpuyard_coordinator.core.state import Attempt, Job, Node, Now
 
 S = JobState
 _ENDS: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
@@ -109,7 +110,7 @@ def begin_attempt(
     fairshare.settle(cluster, job.tenant, now)
     for part in attempt.parts:
         node = cluster.nodes[part.node]
-        ledger.hold(cluster, node, job, part)
+        ledger.enter(cluster, node, job, part)
         part.introduced = (cluster.token, node.revision)
         effects.wanted.add(node.name)
 
@@ -201,21 +202,35 @@ def end_attempt(
     attempt.state, attempt.reason = AttemptState.ENDED, reason
     attempt.exit_code, attempt.message = exit_code, message
     attempt.ended_at = ended_at or now.at
-    node = cluster.nodes[attempt.node]
+    free(cluster, job, attempt, now, effects)
+    setaside.take_end(cluster, job, attempt, now, effects)
+    if attempt.rank is None:
+        _after_attempt(cluster, job, attempt, attempt, proof, now, effects)
+    elif (whole := job.last) is not None and _end_gang(cluster, job, whole, attempt, now, effects):
+        _after_attempt(cluster, job, whole, gangs.decisive(whole), proof, now, effects)
+
+
+def free(cluster: Cluster, job: Job, attempt: Attempt, now: Now, effects: Effects) -> None:
+    """The grant of an attempt that is over, or of one member of a gang's, is for others again."""
     fairshare.settle(cluster, job.tenant, now)
     effects.shares.add(job.tenant)
-    ledger.release(cluster, node, job, attempt)
-    effects.wanted.add(node.name)
-    is_stale = retries.is_stale(attempt)
-    setaside.take_end(cluster, job, attempt, is_stale=is_stale, now=now, effects=effects)
-    last = attempt
-    if attempt.rank is not None and (whole := job.last) is not None:
-        if not _end_gang(cluster, job, whole, attempt, now, effects):
-            return
-        attempt, last = whole, gangs.decisive(whole)
-        reason = EndReason(whole.reason or EndReason.RUNTIME_ERROR)
-        exit_code, message, is_stale = whole.exit_code, whole.message, retries.is_stale(last)
-    again = retries.again(cluster, job, last, is_stale=is_stale)
+    ledger.take_out(cluster, cluster.nodes[attempt.node], job, attempt)
+    effects.wanted.add(attempt.node)
+
+
+def _after_attempt(
+    cluster: Cluster,
+    job: Job,
+    attempt: Attempt,
+    decisive: Attempt,
+    proof: str,
+    now: Now,
+    effects: Effects,
+) -> None:
+    """Once all of an attempt is over: another one follows, or the job's end. `decisive` is the
+    member whose end counts, or the attempt itself."""
+    reason = EndReason(attempt.reason or EndReason.RUNTIME_ERROR)
+    again = retries.again(cluster, job, decisive)
     if attempt.stop is not None and job_was_cancelled(attempt):
         if again is not None or REASONS[reason].owner in retries.NOT_THE_JOBS:
             # Only the cancel keeps another attempt from following: the attempt keeps its own end.
@@ -225,7 +240,13 @@ def end_attempt(
         _requeue(cluster, job, again, now=now, effects=effects)
         return
     end_job(
-        cluster, job, reason=reason, exit_code=exit_code, message=message, now=now, effects=effects
+        cluster,
+        job,
+        reason=reason,
+        exit_code=attempt.exit_code,
+        message=attempt.message,
+        now=now,
+        effects=effects,
     )
 
 
@@ -257,7 +278,7 @@ def end_job(
     effects.jobs.discard(key)
     cluster.jobs.pop(key, None)
     packed = documents.encode_job(job)
-    effects.done[key] = Done(packed)
+    effects.keep(key, packed)
     effects.deleted.add(key)
     effects.ended.append((key, len(job.attempts)))
     cluster.recently_done.put(key, packed)

@@ -1,8 +1,8 @@
 """Where each waiting job stands in line, across tenants.
 
 The line is the order in which the planner would give all that wait their places, one after another,
-were there room for each: by priority, then by what the tenant has had for his weight, which grows
-with each of his jobs before, then by age. Time moves it, as shares decay and jobs end.
+were there room for each: by priority, then by what the tenant has had for its weight, which grows
+with each of its jobs before, then by age. Time moves it, as shares decay and jobs end.
 """
 
 from collections import defaultdict
@@ -14,7 +14,8 @@ from gpuyard_coordinator.core import fairshare, quota
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.history import Amounts
 from gpuyard_coordinator.core.ordering import Place
-from gpuyard_coordinator.core.state import Job, Now, Order, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Now, Order
 
 _KEPT_PER_ENTRY_S: Final = 100e-6
 """To form the line takes some 3 us for each waiting job and node: kept so long, a thirtieth of a

@@ -1,19 +1,20 @@
-"""Changes of what a waiting job asks its place to be: another GPU model, fewer lines; see `changes`."""
+"""Changes of what a job asks its place to be: another GPU model, fewer lines; see `changes`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, Final
+from typing import Final
 
 from gpuyard.model import where
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard.model.where import Condition
+from gpuyard.views.why import Change
 from gpuyard_coordinator.core import explain, filters, selection
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.filters import NodeVerdict
-from gpuyard_coordinator.core.state import Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node
 
-Change = dict[str, Any]
 _MODEL: Final = "gpu-name"
 _MOST_TOGETHER: Final = 3
 _MOST_LINES: Final = 6

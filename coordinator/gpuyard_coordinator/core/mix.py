@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core.headroom import Headroom
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 
 HALVED_EVERY: Final = 20_000
 """Submissions after which all counts halve."""
@@ -102,8 +102,8 @@ class Mix:
 
 
 def request_of(shape: Shape) -> Shape:
-    """What of a shape the mix and the scores depend on. Instances that are named are looked for node
-    by node: there is no telling of which profile they are."""
+    """What of a shape the mix and the scores depend on. Instances that are named are looked for
+    node by node: there is no telling of which profile they are."""
     return Shape(
         gpus=shape.gpus or (0 if shape.names_instances else len(shape.gpu_ids)),
         all_gpus=shape.all_gpus,

@@ -35,6 +35,6 @@ def zero_ms(at: str, mono_s: float) -> int:
 
 def seconds_until(at: str, moment: str, *, most: float) -> float:
     """Seconds from `at` to `moment`, within 0 and `most`: a clock that was set in between makes
-    nobody wait longer than he would have."""
+    nobody wait longer than they would have."""
     left = datetime.fromisoformat(moment) - datetime.fromisoformat(at)
     return min(max(left.total_seconds(), 0.0), most)

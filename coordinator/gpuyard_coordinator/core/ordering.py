@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from gpuyard.model.ids import JobKey
 from gpuyard.model.verdicts import VerdictCode
-from gpuyard_coordinator.core.state import Job, Order, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Order
 
 
 class Rank(NamedTuple):
@@ -108,8 +109,8 @@ def _remove(orders: list[Order], order: Order) -> bool:
 
 
 Place = tuple[int, int, int, int, str]
-"""Of a job among all, the smallest first: its tenant's priority and its own, both negative, what its
-tenant has had for his weight, its age, its id."""
+"""Of a job among all, the smallest first: its tenant's priority and its own, both negative, what
+its tenant has had for its weight, its age, its id."""
 
 
 @dataclass(slots=True)
@@ -125,12 +126,12 @@ class Turns:
     """As of the moment of the call."""
     _tenants: list[tuple[Place, str]] = field(default_factory=list)
     _heads: dict[str, list[tuple[Order, int, Shape]]] = field(default_factory=dict)
-    """By tenant a heap of the first jobs of his shapes, each with its index in its shape."""
+    """By tenant a heap of the first jobs of its shapes, each with its index in its shape."""
     _given: set[Order] = field(default_factory=set)
     """Jobs that have their places and are in the queue until that is committed."""
 
     def open(self, shapes: Iterable[Shape]) -> None:
-        """Begins anew with the waiting jobs of these shapes but for those that were given theirs."""
+        """Begins anew with the waiting jobs of these shapes that were not given a place yet."""
         self._heads.clear()
         for shape in shapes:
             if (head := self._head(shape, 0)) is not None:

@@ -8,10 +8,11 @@ needed; else it waits for the one for whom the node is kept.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from gpuyard.model.quantities import format_days
 from gpuyard.model.verdicts import VerdictCode
+from gpuyard.views.why import Change
 from gpuyard_coordinator.core import ends, explain, preemption
 from gpuyard_coordinator.core.clearing import Site
 from gpuyard_coordinator.core.cluster import Cluster
@@ -19,9 +20,9 @@ from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.filters import NodeVerdict
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S, Reservation, competes
-from gpuyard_coordinator.core.state import Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Now
 
-Change = dict[str, Any]
 MOST_PRIORITY: Final = 100
 _LEAVE_S: Final = 30.0
 """Time to ask anew in, while the limit that would do grows shorter."""

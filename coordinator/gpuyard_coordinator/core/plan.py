@@ -1,9 +1,10 @@
 """One cycle of planning: from the queue and the placer to placements and words for the rest.
 
-Numbered as in the design: (1) events were applied before; (2) quota; (3) order; (4) filters and
-(5) packing behind the placer; (6) preemption and (7) reservations for whoever comes first and cannot
-start; (8) the caller commits by applying the events returned. A plan right after its commit is empty:
-shapes that were refused are not asked again until room grew, a reservation ended or time is up.
+Numbered as in the design: (1) events were applied before; (2) quota; (3) order; (4) filters and (5)
+packing behind the placer; (6) preemption and (7) reservations for whoever comes first and cannot
+start; (8) the caller commits by applying the events returned. A plan right after its commit is
+empty: shapes that were refused are not asked again until room grew, a reservation ended or time is
+up.
 """
 
 from collections import Counter
@@ -23,8 +24,8 @@ from gpuyard_coordinator.core.packing import Placement, Placer
 from gpuyard_coordinator.core.repricing import Repricing
 from gpuyard_coordinator.core.reservations import Reservation
 from gpuyard_coordinator.core.reserving import Reserving
-from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
-from gpuyard_coordinator.core.state import Job, Now, Order, Shape, without_nodes
+from gpuyard_coordinator.core.shapes import Shape, read_shape, shape_document, without_nodes
+from gpuyard_coordinator.core.state import Job, Now, Order
 
 UNEXPLAINED: Final = "it waits; ask for its reasons with gpuyard why"
 """What a job is told that came among more unlike ones than one turn can explain."""
@@ -82,7 +83,7 @@ class Planner:
 
     @property
     def is_behind(self) -> bool:
-        """True while jobs wait that no plan has looked at, or that the last one was cut short of."""
+        """True while jobs wait that no plan has looked at, or that the last one left out."""
         return not self.cluster.untold and bool(self._open or self.cluster.queue.fresh)
 
     def plan(self, limit: int, now: Now) -> Plan:
@@ -144,8 +145,9 @@ class Planner:
         self._let_pass(has_ended=self.cluster.reservations.take_ends())
 
     def _open_anew(self, *, has_given: bool) -> bool:
-        """After a walk: opens the shapes for which it changed more than the room on nodes. This comes
-        to an end, since each time a job was given its place or a node went to one who comes before."""
+        """After a walk: opens the shapes for which it changed more than the room on nodes. This
+        comes to an end, since each time a job was given its place or a node went to one who comes
+        before."""
         if has_given:
             self._open |= self._reserving.review(self._on_nodes, self._is_over, self._now)
         has_ended = self.cluster.reservations.take_ends()
@@ -154,8 +156,8 @@ class Planner:
         return bool(self._open)
 
     def _let_pass(self, *, has_ended: bool) -> None:
-        """Opens those that kept off a node whose reservation ended, or that come before it now: what
-        a tenant is given moves his jobs back, and time moves all."""
+        """Opens those that kept off a node whose reservation ended, or that come before it now:
+        what a tenant is given moves its jobs back, and time moves all."""
         order, before = self._order_of_tenants(), self._last_order
         self._last_order = order
         # Of several that were given something two may have changed places and back since a look.
@@ -172,8 +174,8 @@ class Planner:
                 self._open.add(shape)
 
     def _order_of_tenants(self) -> list[tuple[str, int, int]]:
-        """What decides who of two tenants comes first, of those who keep others off or are kept off:
-        each one's priority and his place among them, which several may share."""
+        """What decides who of two tenants comes first, of those who keep others off or are kept
+        off: each one's priority and its place among them, which several may share."""
         tenants = {shape.tenant for shape in self._held_back}
         tenants |= self.cluster.reservations.waiting.keys()
         standings = {tenant: self._standing(tenant) for tenant in tenants}
@@ -232,7 +234,7 @@ class Planner:
         cluster.images_moved.clear()
 
     def memory(self) -> dict[str, Any]:
-        """What the next plan goes by that is in no document, after a plan that was not cut short."""
+        """What the next plan goes by and no document has, after a plan that was not cut short."""
         return {
             "held_back": [
                 [shape_document(shape), sorted(nodes)] for shape, nodes in self._held_back.items()
@@ -256,8 +258,8 @@ class Planner:
         self.cluster.queue.fresh |= {read_shape(shape) for shape in memory["fresh"]}
 
     def _for_growth(self, changed: Collection[str]) -> set[Shape]:
-        """Shapes that may fit on a node with more room, and all of tenants without a reservation: of
-        these the first that cannot start gets one."""
+        """Shapes that may fit on a node with more room, and all of tenants without a reservation:
+        of these the first that cannot start gets one."""
         cluster = self.cluster
         nodes = [node for name in changed if (node := cluster.nodes.get(name)) is not None]
         waiting, shapes = cluster.reservations.waiting, cluster.queue.by_shape
@@ -265,7 +267,7 @@ class Planner:
         return growth.may_fit(nodes, served) | (shapes.keys() - served)
 
     def _standing(self, tenant: str) -> tuple[int, int]:
-        """(priority, how much he has had for his weight), with what the plan gives him."""
+        """(priority, how much it has had for its weight), with what the plan gives it."""
         known = self._standings.get(tenant)
         if known is not None:
             return known

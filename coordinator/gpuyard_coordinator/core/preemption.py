@@ -1,9 +1,9 @@
 """Which jobs are stopped for one of higher rank that cannot start, so that the least harm is done.
 
 Stopped are preemptible jobs of lower rank alone, of one node: those of the lowest rank first, of
-these the youngest, as few as will do, and none that has not had its node for `min_runtime_s`. What is
-stopping there already costs nothing. A job stopped may not stop another of its own rank, so
-that whatever follows from one preemption comes to an end.
+these the youngest, as few as will do, and none that has not had its node for `min_runtime_s`. What
+is stopping there already costs nothing. A job stopped may not stop another of its own rank, so that
+whatever follows from one preemption comes to an end.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.moments import seconds_until
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import HANDOVER_S
-from gpuyard_coordinator.core.state import Job, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Now
 
 _LONGEST_S: Final = 366 * 86_400.0
 

@@ -17,7 +17,8 @@ from gpuyard.model.quantities import counted, format_days, format_duration, pars
 from gpuyard.model.reasons import EndReason
 from gpuyard_coordinator.core import ledger, selection
 from gpuyard_coordinator.core.cluster import Use
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node
 
 Document = Mapping[str, Any]
 _MIB_PER_GIB: Final = 1024

@@ -16,7 +16,7 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 
 @dataclass(slots=True)
 class RecentlyDone:
-    """Packed, since nearly all of them are never looked at; the one that ended last is kept longest."""
+    """Packed, since hardly any is ever looked at; the one that ended last is kept longest."""
 
     _records: OrderedDict[JobKey, bytes] = field(default_factory=OrderedDict)
     _bytes: int = 0

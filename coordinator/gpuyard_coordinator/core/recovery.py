@@ -98,13 +98,13 @@ def take_node(cluster: Cluster, document: NodeDocument) -> None:
     held = list(known.attempts.values()) if known is not None else []
     if known is not None:
         for job, attempt in held:
-            ledger.release(cluster, known, job, attempt)
+            ledger.take_out(cluster, known, job, attempt)
         for name in _HEARD_OF_A_NODE:
             setattr(node, name, getattr(known, name))
     ledger.rebuild_gpus(node)
     cluster.nodes[node.name] = node
     for job, attempt in held:
-        ledger.hold(cluster, node, job, attempt)
+        ledger.enter(cluster, node, job, attempt)
     cluster.beat_order.setdefault(node.name, None)
     cluster.nodes_changed.add(node.name)
 
@@ -116,10 +116,10 @@ def drop_node(cluster: Cluster, name: str) -> None:
         return
     held = list(node.attempts.values())
     for job, attempt in held:
-        ledger.release(cluster, node, job, attempt)
+        ledger.take_out(cluster, node, job, attempt)
     _remove_node(cluster, name)
     for job, attempt in held:
-        ledger.hold(cluster, _node_of(cluster, attempt), job, attempt)
+        ledger.enter(cluster, _node_of(cluster, attempt), job, attempt)
 
 
 def _remove_node(cluster: Cluster, name: str) -> None:
@@ -162,12 +162,12 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
     if job.state in HOLDING_STATES:
         for part in job.attempts[-1].parts:
             if part.state is not AttemptState.ENDED:
-                ledger.hold(cluster, _node_of(cluster, part), job, part)
+                ledger.enter(cluster, _node_of(cluster, part), job, part)
     return job
 
 
 def fill_queue(cluster: Cluster) -> None:
-    """All jobs that wait, in one sort: to enter a hundred thousand one by one moves each as often."""
+    """All jobs that wait, in one sort: entered one by one they would be moved again and again."""
     queued = [job for job in cluster.jobs.values() if job.state not in HOLDING_STATES]
     waiting.enter(cluster, queued)
 
@@ -196,7 +196,7 @@ def _take_out(cluster: Cluster, key: JobKey) -> None:
     for part in job.last.parts if job.last is not None else ():
         node = cluster.nodes.get(part.node)
         if node is not None:
-            ledger.release(cluster, node, job, part)
+            ledger.take_out(cluster, node, job, part)
             if node.facts is NO_FACTS and not node.attempts:
                 _remove_node(cluster, node.name)
 

@@ -1,10 +1,10 @@
 """New prices for the placer, worked out between turns.
 
-To price a mix takes an LP and the scores of all nodes anew, longer than a turn may. So a copy of the
-mix is priced ahead, in pieces; the copy takes along how scarce whole nodes are, for which it is
-made anew, too. The switch is an event with that copy in it, `MixPriced`, and has its place among the
-others: what follows depends on the copy and on the fleet at that place alone. Whoever replays the
-events or leads next therefore has the same prices from there on, prepared or not.
+To price a mix takes an LP and the scores of all nodes anew, longer than a turn may. So a copy of
+the mix is priced ahead, in pieces; the copy takes along how scarce whole nodes are, for which it is
+made anew, too. The switch is an event with that copy in it, `MixPriced`, and has its place among
+the others: what follows depends on the copy and on the fleet at that place alone. Whoever replays
+the events or leads next therefore has the same prices from there on, prepared or not.
 """
 
 from collections.abc import Iterator

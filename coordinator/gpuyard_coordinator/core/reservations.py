@@ -1,10 +1,10 @@
 """Room that is kept for a job which comes first and cannot start yet, and who keeps off it.
 
-A tenant holds at most one reservation for which it waits, so that an impossible wish of one holds up
-nobody else's jobs on other nodes; beside it stand claims, for which jobs of lower rank are being
-stopped. Whoever comes later in the order keeps off the node, unless it takes nothing that the holder
-asks for or is over before the holder can start. Whoever comes before the holder does not: a higher
-priority, or the job of a tenant who has had less; off claims keeps all that ranks no higher.
+A tenant holds at most one reservation for which it waits, so that an impossible wish of one holds
+up nobody else's jobs on other nodes; beside it stand claims, for which jobs of lower rank are being
+stopped. Whoever comes later in the order keeps off the node, unless it takes nothing that the
+holder asks for or is over before the holder can start. Whoever comes before the holder does not: a
+higher priority, or the job of a tenant who has had less; off claims keeps all that ranks no higher.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,8 @@ from typing import Final
 
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.core.ordering import Rank
-from gpuyard_coordinator.core.state import Order, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Order
 
 HANDOVER_S: Final = 5.0
 """From the end of one attempt to the start of the next on its GPUs: report, commit, create."""
@@ -25,7 +26,8 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One node for one job, as many as it asks for for a gang; it ends with the job's start, the job, or the coming of a higher rank."""
+    """One node for one job, as many as it asks for for a gang; it ends with the job's start, the
+    job, or the coming of a higher rank."""
 
     job: JobKey
     shape: Shape
@@ -137,7 +139,7 @@ class Reservations:
 
     def is_for_others(self, node: str, shape: Shape) -> bool:
         """True if a waiting job of another shape has the node reserved: it is what keeps a shape
-        off a node that has room for it, since whoever ranks higher has his place by then."""
+        off a node that has room for it, since whoever ranks higher has its place by then."""
         held = self.by_node.get(node, ())
         return any(other.shape != shape and competes(shape, other.shape) for other in held)
 

@@ -24,8 +24,8 @@ from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import Reservation
-from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
-from gpuyard_coordinator.core.state import Job, Node, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape, read_shape, shape_document
+from gpuyard_coordinator.core.state import Job, Node, Now
 
 LOOK_AGAIN_S: Final = 5.0
 OVERDUE_S: Final = 60.0
@@ -33,7 +33,7 @@ OVERDUE_S: Final = 60.0
 COOL_DOWN_S: Final = 60.0
 """No job is stopped for one again so soon after a claim of it came to nothing."""
 MOST_WAITING: Final = 32
-"""Reservations beside claims, of a tenant each: every one of them is asked about at each placement."""
+"""Reservations beside claims, of a tenant each: each is asked about at each placement."""
 MOST_NODES: Final = 256
 """Nodes looked at for one job; in a larger yard the next search goes on behind them."""
 _NODES_PER_S: Final = 2_500

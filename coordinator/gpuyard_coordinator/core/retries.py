@@ -9,7 +9,8 @@ from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import REASONS, EndReason, Owner, Retry
 from gpuyard_coordinator.core import filters
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.state import Attempt, Job, Shape, without_nodes
+from gpuyard_coordinator.core.shapes import Shape, without_nodes
+from gpuyard_coordinator.core.state import Attempt, Job
 
 FREE_RETRIES: Final = 3
 """Other nodes tried for a job whose container never started through no fault of its own."""
@@ -32,12 +33,12 @@ class Again(NamedTuple):
     """Nodes that the job keeps off from now on; None: as before."""
 
 
-def again(cluster: Cluster, job: Job, attempt: Attempt, *, is_stale: bool) -> Again | None:
+def again(cluster: Cluster, job: Job, attempt: Attempt) -> Again | None:
     """What follows an attempt that is over; None ends the job."""
     reason = EndReason(attempt.reason or EndReason.RUNTIME_ERROR)
     if reason is EndReason.EXITED and attempt.exit_code == 0:
         return None
-    if is_stale:
+    if is_stale(attempt):
         return Again("the node's inventory had changed; not charged")
     if reason in ALWAYS_AGAIN:
         return Again(f"{reason}: {REASONS[reason].text}")

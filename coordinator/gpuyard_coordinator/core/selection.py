@@ -10,7 +10,8 @@ from typing import Final
 from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core import instances
-from gpuyard_coordinator.core.state import Gpu, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Gpu, Node
 
 MASKS_KEPT: Final = 256
 """Of one node; with more, jobs' lines differ so much that remembering does not pay."""
@@ -18,8 +19,8 @@ _INDEX_DIGITS: Final = 9
 
 
 def matching(node: Node, shape: Shape) -> frozenset[str] | None:
-    """UUIDs of the sort that the job asks for that meet its lines and its tenant's models; None if the node itself fails a
-    line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
+    """UUIDs of the sort that the job asks for that meet its lines and its tenant's models; None if
+    the node itself fails a line, or if the job asks for no GPU and none meets its `gpu-*` lines."""
     mask, masks = (shape.where, shape.models, instances.sort_of(shape)), node.masks
     try:
         found = masks[mask]

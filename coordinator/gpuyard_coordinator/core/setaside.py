@@ -12,9 +12,9 @@ from gpuyard.model.node import NodeReason
 from gpuyard.model.reasons import REASONS, EndReason
 from gpuyard_coordinator.core import images, ledger
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.effects import COORDINATOR, Effects
 from gpuyard_coordinator.core.moments import later, seconds_until
-from gpuyard_coordinator.core.retries import NOT_THE_JOBS
+from gpuyard_coordinator.core.retries import NOT_THE_JOBS, is_stale
 from gpuyard_coordinator.core.state import Aside, Attempt, Failure, Job, Node, Now
 
 ROW: Final = 3
@@ -25,17 +25,14 @@ FIRST_BACKOFF_S: Final = 300.0
 LONGEST_BACKOFF_S: Final = 3600.0
 TRIAL_S: Final = 60.0
 LONGEST_TEXT: Final = 200
-ACTOR: Final = "coordinator"
 _NOT_THE_NODES: Final = frozenset({EndReason.NODE_LOST, EndReason.NODE_DRAINED})
 """The host went away, or was emptied: nothing failed on it."""
 
 
-def take_end(
-    cluster: Cluster, job: Job, attempt: Attempt, *, is_stale: bool, now: Now, effects: Effects
-) -> None:
+def take_end(cluster: Cluster, job: Job, attempt: Attempt, now: Now, effects: Effects) -> None:
     """An attempt is over: one more failure in the node's row, the end of the row, or a trial's."""
     node = cluster.nodes[attempt.node]
-    is_failure = not is_stale and _is_failure(attempt)
+    is_failure = _is_failure(attempt)
     if is_failure and images.is_about_image(attempt):
         images.take_failure(cluster, job, attempt, now)
     if node.aside is not None:
@@ -61,7 +58,7 @@ def take_running(cluster: Cluster, job: Job, attempt: Attempt, now: Now, effects
     is_trial = node.aside is not None and node.aside.trial == ledger.ref(job, attempt)
     since = attempt.running_since
     if is_trial and since is not None and now.mono - since >= TRIAL_S:
-        clear(cluster, node, f"job {job.id} runs on it", ACTOR, now, effects)
+        clear(cluster, node, f"job {job.id} runs on it", COORDINATOR, now, effects)
 
 
 def take_assignment(node: Node, job: Job, attempt: Attempt, effects: Effects) -> None:
@@ -120,7 +117,7 @@ def _is_failure(attempt: Attempt) -> bool:
     """An end that is the node's fault as far as can be told; what was asked to stop is not."""
     why = EndReason(attempt.reason or EndReason.RUNTIME_ERROR)
     is_theirs = REASONS[why].owner in NOT_THE_JOBS and why not in _NOT_THE_NODES
-    return is_theirs and attempt.stop is None
+    return is_theirs and attempt.stop is None and not is_stale(attempt)
 
 
 def _is_own_end(attempt: Attempt) -> bool:
@@ -170,7 +167,7 @@ def _put_aside(
     cluster.aside.add(node.name)
     cluster.nodes_changed.add(node.name)
     effects.nodes.add(node.name)
-    effects.audit(ACTOR, "node_put_aside", now, before=before, after=_told(node, node.aside))
+    effects.audit(COORDINATOR, "node_put_aside", now, before=before, after=_told(node, node.aside))
 
 
 def _end_trial(
@@ -186,7 +183,7 @@ def _end_trial(
         backoff_s = min(2 * aside.backoff_s, LONGEST_BACKOFF_S)
         _put_aside(cluster, node, attempt, backoff_s, now, effects)
     elif attempt.started_at is not None and _is_own_end(attempt):
-        clear(cluster, node, f"a trial ended with {attempt.reason}", ACTOR, now, effects)
+        clear(cluster, node, f"a trial ended with {attempt.reason}", COORDINATOR, now, effects)
     else:
         aside.trial = None  # it says nothing of the node: another job may try
         cluster.nodes_changed.add(node.name)

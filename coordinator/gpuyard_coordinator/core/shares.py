@@ -1,8 +1,8 @@
 """What tenants held of late, kept with the state: nobody gains by a new leader.
 
-A tenant's document is written with every commit that ends an attempt of his, and says what he had
-spent by then. Since then he has only been given more, and of what he holds each attempt knows since
-when: a new leader adds that up, so no document is needed while jobs merely run.
+A tenant's document is written with every commit that ends an attempt of its jobs, and says what it
+had spent by then. Since then it has only been given more, and of what it holds each attempt knows
+since when: a new leader adds that up, so no document is needed while jobs merely run.
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ def drop_share(cluster: Cluster, tenant: str) -> None:
 
 
 def resume(cluster: Cluster, now: Now) -> None:
-    """Settles every tenant's history up to `now`, from his document and his live attempts."""
+    """Settles every tenant's history up to `now`, from its document and its live attempts."""
     cluster.clock_zero_ms = cluster.wall_zero_ms = zero_ms(now.at, now.mono)
     now_ms = cluster.clock_ms(now)
     given: defaultdict[str, list[tuple[int, Amounts]]] = defaultdict(list)

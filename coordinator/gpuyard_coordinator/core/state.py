@@ -5,25 +5,21 @@ Only `apply` and what it calls may change them.
 """
 
 from bisect import insort
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from gpuyard.messages import MAX_WANTED_BYTES, AttemptUsage, GrantedGpu, StopOrder, Token
 from gpuyard.model.arrays import Tasks
 from gpuyard.model.ids import JobKey
-from gpuyard.model.mig import is_uuid as is_instance_uuid
 from gpuyard.model.node import GpuFacts, GpuSample, NodeFacts, NodeReason
 from gpuyard.model.states import AttemptState, JobState, NodeState, Scheduling
-from gpuyard.model.where import Condition
 from gpuyard_coordinator import fast_codec
+from gpuyard_coordinator.core.shapes import Mask, Shape
 
 AttemptRef = tuple[str, str, int]
 """(tenant, job, attempt): the unique key of an attempt."""
 Order = tuple[int, int, str, str]
 """Place in the queue: larger priority first, then age, then names."""
-Mask = tuple[tuple[Condition, ...], tuple[str, ...] | None, str | bool | None]
-"""What selects GPUs: the lines of `where`, the models that the tenant may use, and the sort of
-device (`instances.Sort`)."""
 
 WHOLE_GPU_MILLI: Final = 1000
 DOCUMENT_KIB: Final = MAX_WANTED_BYTES // 1024
@@ -53,68 +49,6 @@ class Settings:
     tell when some will be free."""
     min_runtime_s: float = 60.0
     """An attempt is not preempted before it had its node for so long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What placing a job depends on; jobs of one shape are interchangeable to the placer."""
-
-    gpus: int = 0
-    all_gpus: bool = False
-    gpu_ids: tuple[str, ...] = ()
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    node: str | None = None
-    excluded: frozenset[str] = frozenset()
-    """Nodes that failed the job before, while others could run it."""
-    tenant: str = ""
-    where: tuple[Condition, ...] = ()
-    prefer: tuple[Condition, ...] = ()
-    tolerate: tuple[str, ...] = ()
-    share_mib: int | None = None
-    """GPU memory of a share; None where only a fraction was asked for."""
-    share_core_percent: float | None = None
-    models: tuple[str, ...] | None = None
-    """What the tenant may use, as globs over the label `gpu-name`; None: everything."""
-    is_shared_across_tenants: bool = False
-    document_kib: int = 2
-    """Room that an attempt takes in its node's wanted document, rounded up to a power of two."""
-    busy_s: int | None = None
-    """The longest that it holds its grant once it runs: its time limit and its grace; None: no
-    limit."""
-    mig: str | None = None
-    """The profile of MIG instances, of which `gpus` are asked for; None: no instances."""
-    nodes: int = 1
-    """Above 1 a gang: all else is asked for on each of so many different nodes."""
-    _hash: int = field(init=False, repr=False, compare=False)
-    """Kept: a job's shape is looked up several times while it is placed."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _ASKED)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @property
-    def wants_gpus(self) -> bool:
-        return bool(self.gpus or self.all_gpus or self.gpu_ids or self.is_share)
-
-    @property
-    def is_share(self) -> bool:
-        return self.share_mib is not None or self.share_core_percent is not None
-
-    @property
-    def names_instances(self) -> bool:
-        """True where a UUID of a MIG instance is among the ids."""
-        return any(map(is_instance_uuid, self.gpu_ids))
-
-
-_ASKED: Final = tuple(each.name for each in fields(Shape) if each.init)
-
-
-def without_nodes(shape: Shape, nodes: frozenset[str]) -> Shape:
-    """The same request, kept off these nodes and no others."""
-    return shape if shape.excluded == nodes else replace(shape, excluded=nodes)
 
 
 class Meeting(NamedTuple):

@@ -1,10 +1,11 @@
-"""Stored jobs, read by the hundred thousand: most of a spec is not taken apart once its like was seen."""
+"""Stored jobs, read by the hundred thousand: a spec whose like was seen is hardly taken apart."""
 
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from gpuyard.model.job import DEFAULT_PRIORITY
 from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.documents import (
     ENTRY_GPU_BYTES,
@@ -13,7 +14,8 @@ from gpuyard_coordinator.core.documents import (
     fence_s,
     shape_of,
 )
-from gpuyard_coordinator.core.state import Awaited, Hold, Job, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Awaited, Hold, Job
 from gpuyard_coordinator.fast_codec import NIL, Raw, Struct, Version, decode_own, fields_of, reader
 
 
@@ -154,7 +156,7 @@ def _traits_of(request: _Spec, packed: bytes, tenant: str, document: Mapping[str
             _traits.clear()
         traits = _traits[key] = _Traits(
             shape=shape_of(spec, tenant, document, packed=packed),
-            priority=int(spec.get("priority", 50)),
+            priority=int(spec.get("priority", DEFAULT_PRIORITY)),
             fence_s=fence_s(spec),
             is_preemptible=bool(spec.get("preemptible")),
         )

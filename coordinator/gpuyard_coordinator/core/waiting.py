@@ -1,7 +1,7 @@
 """Jobs that wait for something else than room: a release, others' ends, a time, an image on hold.
 
-They count as queued and no planner sees them. Each waits for one thing at a time, in that order, and
-is placed anew once that is over. What is due is found without a walk over them.
+They count as queued and no planner sees them. Each waits for one thing at a time, in that order,
+and is placed anew once that is over. What is due is found without a walk over them.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,8 @@ from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.moments import later, seconds_until
 from gpuyard_coordinator.core.retries import LONGEST_WAIT_S
-from gpuyard_coordinator.core.state import Hold, Job, Now, without_nodes
+from gpuyard_coordinator.core.shapes import without_nodes
+from gpuyard_coordinator.core.state import Hold, Job, Now
 
 LOOKED_AT_S: Final = LONGEST_WAIT_S
 """A time further ahead than this is worked out anew meanwhile: the wall clock may have been set."""
@@ -177,4 +178,4 @@ def _loosen(cluster: Cluster, effects: Effects) -> None:
 def _keep_off_no_more(cluster: Cluster, job: Job, effects: Effects) -> None:
     if not retries.has_other_nodes(cluster, job.shape):
         job.shape = without_nodes(job.shape, frozenset())
-        effects.jobs.add(job.key)
+        effects.change(job)

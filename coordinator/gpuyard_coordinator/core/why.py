@@ -19,7 +19,8 @@ from gpuyard_coordinator.core.forecast import forecast
 from gpuyard_coordinator.core.holdups import holdup
 from gpuyard_coordinator.core.overtaking import Asked
 from gpuyard_coordinator.core.reservations import Reservation
-from gpuyard_coordinator.core.state import Job, Node, Now, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job, Node, Now
 
 
 def why(cluster: Cluster, job: Job, now: Now) -> WhyView:

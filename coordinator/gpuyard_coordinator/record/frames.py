@@ -6,7 +6,8 @@
 - `whole`: the snapshot is complete with this one; from here on turns can be replayed;
 - `turn`: `now`, `limit` of the plan, what changed before it (`writes`, `conditions`, `parked`,
   `images`), and what it decided (`placed`, `stopped`). `writes` are those of the turn's commit, so
-  after the plan: jobs whose `submit_seq` is `next_seq` or more came after it, as tasks of arrays do.
+  after the plan: jobs whose `submit_seq` is `next_seq` or more came after it, as tasks of arrays
+  do.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ def frame(body: Mapping[str, Any]) -> bytes:
 
 
 def segments_of(path: Path) -> list[Path]:
-    """The segments at a path, oldest first: those of a folder, or the one file; raises BadRecord."""
+    """The segments of a folder, oldest first, or the one file; raises BadRecord."""
     if not path.is_dir():
         return [path]
     found = sorted(path.glob(f"*{SUFFIX}"))

@@ -16,7 +16,7 @@ from gpuyard.model.ids import JobKey
 from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core import documents, images
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.conditions import Condition, condition_of
+from gpuyard_coordinator.core.conditions import NodeCondition, condition_of
 from gpuyard_coordinator.core.plan import Plan, Planner
 from gpuyard_coordinator.core.state import Now
 from gpuyard_coordinator.record.frames import frame
@@ -44,8 +44,8 @@ class Recorder:
     cluster: Cluster
     planner: Planner
     segments: Segments
-    _conditions: dict[str, Condition] = field(default_factory=dict)
-    _news: dict[str, Condition] = field(default_factory=dict)
+    _conditions: dict[str, NodeCondition] = field(default_factory=dict)
+    _news: dict[str, NodeCondition] = field(default_factory=dict)
     _moved: set[JobKey] = field(default_factory=set)
     _images: set[str] = field(default_factory=set)
     """Of which other nodes have them."""
@@ -92,7 +92,8 @@ class Recorder:
         elif self._has_begun:
             self._put_turn(now, plan, writes)
         self._news, self._images = {}, set()
-        # Tasks that the plan's starts made room for may be parked at once: that is for the next one.
+        # Tasks that the plan's starts made room for may be parked at once: that is for the next
+        # one.
         self._moved = set(self.cluster.queue.moved)
         if self._pieces is not None:
             self._go_on(now, plan)

@@ -65,7 +65,7 @@ class Day:
     def submit(
         self, tenant: str, spec: Mapping[str, Any], *, lasts: float, after_s: float = 0.0
     ) -> None:
-        """A job with a normalised spec comes `after_s` from now and will run for `lasts` seconds."""
+        """A job with a normalised spec comes in `after_s` and will run for `lasts` seconds."""
         self._numbers += 1
         due = self.mono + after_s
         heapq.heappush(self._coming, (due, self._numbers, tenant, spec, lasts))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.plan import Planner
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 from gpuyard_coordinator.simulate.day import Day
 from gpuyard_coordinator.simulate.policies import POLICIES
 from gpuyard_coordinator.simulate.workload import Workload, demand_milli, nodes_of, well_node
@@ -178,7 +179,8 @@ def _area(times: Sequence[float], values: Sequence[int], end: float) -> float:
 
 def _fragments(cluster: Cluster) -> tuple[int, float] | None:
     """(free milli-GPUs, what of it the typical jobs of the mix cannot use on the average); None
-    where all is taken or no job asked for GPUs. Models are not looked at, GPUs in MIG mode neither."""
+    where all is taken or no job asked for GPUs. Models are not looked at, GPUs in MIG mode
+    neither."""
     typical = [
         (s, n) for s, n in cluster.mix.most_common() if s.wants_gpus and not (s.share_mib or s.mig)
     ]

@@ -10,7 +10,8 @@ from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
 from gpuyard_coordinator.core.packing.states import INFEASIBLE
-from gpuyard_coordinator.core.state import Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Settings
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from gpuyard_coordinator.core import (
     stored_jobs,
 )
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.conditions import Condition, take_condition
+from gpuyard_coordinator.core.conditions import NodeCondition, take_condition
 from gpuyard_coordinator.core.history import History
 from gpuyard_coordinator.core.packing import Packer
 from gpuyard_coordinator.core.plan import Planner
@@ -47,7 +47,7 @@ class Rebuilt:
 
     cluster: Cluster
     planner: Planner
-    conditions: dict[str, Condition]
+    conditions: dict[str, NodeCondition]
     _now: Now = field(default=Now(0.0, ""))
     _placed: set[JobKey] = field(default_factory=set)
     _stopped: set[JobKey] = field(default_factory=set)
@@ -138,7 +138,7 @@ class Rebuilt:
             take_condition(known, self.conditions[fresh.name])
         self.cluster.nodes_changed.add(fresh.name)
 
-    def _take_conditions(self, conditions: Mapping[str, Condition]) -> None:
+    def _take_conditions(self, conditions: Mapping[str, NodeCondition]) -> None:
         for name, condition in conditions.items():
             self.conditions[name] = condition
             take_condition(self.cluster.nodes[name], condition)
@@ -182,14 +182,14 @@ class Rebuilt:
             fairshare.settle(cluster, job.tenant if job else "", self._now)
         if old is not None:
             for place in [place for place in before if place not in after]:
-                ledger.release(cluster, cluster.nodes[place[0]], old, before[place])
+                ledger.take_out(cluster, cluster.nodes[place[0]], old, before[place])
         if new is not None:
             for place in [place for place in after if place in before]:
                 part = after[place]
                 part.gpu_memory_mib = before[place].gpu_memory_mib
                 cluster.nodes[part.node].attempts[ledger.ref(new, part)] = (new, part)
             for place in [place for place in after if place not in before]:
-                ledger.hold(cluster, cluster.nodes[place[0]], new, after[place])
+                ledger.enter(cluster, cluster.nodes[place[0]], new, after[place])
 
     def _park(self, key: JobKey, code: str | None) -> None:
         """Off the line, or in it as if it had just come."""

@@ -106,9 +106,9 @@ def at_speed(workload: Workload, speed: float) -> Workload:
 def at_load(
     workload: Workload, *, percent: float, mean_runtime_s: float, jobs: int, seed: int
 ) -> Workload:
-    """Jobs drawn from the workload's with replacement. They come at random (Poisson), last at random
-    (exponential), and ask for `percent` of all GPUs on the average. As many as are there on the
-    average come at once at the start, beside `jobs`, and count as warm-up.
+    """Jobs drawn from the workload's with replacement. They come at random (Poisson), last at
+    random (exponential), and ask for `percent` of all GPUs on the average. As many as are there on
+    the average come at once at the start, beside `jobs`, and count as warm-up.
 
     Raises BadInput where that cannot be.
     """

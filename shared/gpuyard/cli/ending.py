@@ -13,6 +13,8 @@ from gpuyard.errors import GpuyardError, NotAllowed, ProtocolError, RequestError
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
 NOT_ALLOWED: Final = 4
+OWN_TIMEOUT: Final = 124
+"""Of a `--timeout` that is over."""
 YARD_FAILED: Final = 125
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141

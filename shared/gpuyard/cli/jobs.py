@@ -11,21 +11,12 @@ from gpuyard.cli.ending import UsageFault
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.progress import short_id
 from gpuyard.cli.render import Column, View, age, local_times, parse_time
+from gpuyard.model.states import FINAL_STATES, JobState
 from gpuyard.subjects import UNKNOWN_USER
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
 
-STATES: Final = (
-    "queued",
-    "assigned",
-    "preparing",
-    "running",
-    "stopping",
-    "succeeded",
-    "failed",
-    "cancelled",
-)
 SORTS: Final = {
     "submitted": "submitted_at",
     "started": "started_at",
@@ -136,8 +127,8 @@ def chosen_states(texts: Sequence[str]) -> list[str]:
     """The states of `--state A,B --state C`; raises UsageFault for one that there is not."""
     states = [state.strip() for text in texts for state in text.split(",")]
     for state in states:
-        if state not in STATES:
-            raise UsageFault(f"--state {state!r} is none; the states are {', '.join(STATES)}")
+        if state not in set(JobState):
+            raise UsageFault(f"--state {state!r} is none; the states are {', '.join(JobState)}")
     return states
 
 
@@ -204,7 +195,7 @@ def array_text(job: View) -> str:
     if not array:
         return ""
     states = array["states"]
-    return ", ".join(f"{states[state]} {state}" for state in STATES if states.get(state))
+    return ", ".join(f"{states[state]} {state}" for state in JobState if states.get(state))
 
 
 def user_text(job: View) -> str:
@@ -243,7 +234,7 @@ def gpus_text(job: View) -> str:
 
 def why_text(job: View) -> str:
     """Why it waits, stops or ended; empty while there is nothing to explain."""
-    if job["state"] not in ("succeeded", "failed", "cancelled") and job["verdict"]:
+    if job["state"] not in FINAL_STATES and job["verdict"]:
         told = local_times(job["verdict"]["message"] or job["verdict"]["code"])
         tasks = array_text(job)
         return f"{tasks}; {told}" if tasks and told else tasks or told

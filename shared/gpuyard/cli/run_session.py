@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuyard.cli.ending import CLOSED_PIPE, INTERRUPTED, UNAVAILABLE, YARD_FAILED, say
+from gpuyard.cli.ending import CLOSED_PIPE, INTERRUPTED, OWN_TIMEOUT, UNAVAILABLE, YARD_FAILED, say
 from gpuyard.cli.members import RankedOutput
 from gpuyard.cli.output_writer import OutputWriter
 from gpuyard.cli.streams import write
@@ -26,7 +26,6 @@ from gpuyard.errors import GpuyardError, UnknownThing
 from gpuyard.messages import Event
 
 SECOND_PRESS_S: Final = 3.0
-OWN_TIMEOUT: Final = 124
 DEFAULT_GRACE_S: Final = 30.0
 BEYOND_GRACE_S: Final = 10.0
 """How much longer than the job's grace its end is waited for after a cancel of ours."""

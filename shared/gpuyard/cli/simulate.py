@@ -81,8 +81,8 @@ def simulate(source: str, plot: str | None, **change: Any) -> None:
     """Replay recorded decisions, or play jobs under other policies, limits or nodes.
 
     SOURCE is a coordinator's record (a file or its folder), a trace (JSON or YAML), a list of tasks
-    in the public openb CSV form or a folder of such lists. A record alone is replayed: the exit code
-    is 1 where a decision comes out another way. Anything else is played in virtual time.
+    in the public openb CSV form or a folder of such lists. A record alone is replayed: the exit
+    code is 1 where a decision comes out another way. Anything else is played in virtual time.
 
     \b
       gpuyard simulate /var/lib/gpuyard-coordinator/record
@@ -117,7 +117,7 @@ def _work() -> Callable[..., tuple[int, dict[str, Any], str]]:
 
 
 def _read(path: str) -> Sequence[dict[str, Any]]:
-    """A file of documents. Traces are longer than what people write by hand, so JSON is read whole."""
+    """A file of documents. Traces are longer than what people write, so JSON is read whole."""
     from pathlib import Path
 
     from gpuyard.cli.spec_files import read_documents

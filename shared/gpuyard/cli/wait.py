@@ -1,19 +1,17 @@
 """`gpuyard wait`."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuyard.cli.completing import job_ids
-from gpuyard.cli.ending import say
+from gpuyard.cli.ending import OWN_TIMEOUT, say
 from gpuyard.cli.globals import Globals, current, global_options
 from gpuyard.cli.streams import write
 
 if TYPE_CHECKING:
     from gpuyard.client.async_client import AsyncClient
     from gpuyard.client.jobs import Job
-
-OWN_TIMEOUT: Final = 124
 
 
 @click.command(epilog="Exit code: the job's own, as 'gpuyard run'; of several the largest.")

@@ -1,4 +1,4 @@
-"""`gpuyard why ID`: why a job waits, in kubectl's manner, and the smallest change that starts it."""
+"""`gpuyard why ID`: why a job waits, and the smallest change that starts it."""
 
 import os
 import re

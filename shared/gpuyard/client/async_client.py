@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal, Self, overload
 
 from gpuyard import subjects
 from gpuyard.bus import Bus, Message, Subscription, connect
-from gpuyard.client import submission
+from gpuyard.client import stored_output, submission
 from gpuyard.client.answers import DryRun
 from gpuyard.client.api import Api
 from gpuyard.client.config import Config, load_config
@@ -17,18 +17,11 @@ from gpuyard.client.event_order import parse_event
 from gpuyard.client.follow import Follower, Notice, is_chunk, is_event
 from gpuyard.client.jobs import Job, LogLine, StillUnfinished
 from gpuyard.client.operations import Operations
-from gpuyard.client.output import (
-    AttemptOutput,
-    OutputLines,
-    ShownChunk,
-    of_rank,
-    parse_chunk,
-)
+from gpuyard.client.output import OutputLines, ShownChunk
 from gpuyard.errors import RemoteProtocolError, RequestError, Unavailable
 from gpuyard.messages import Event
 
 CONNECT_S: Final = 3.0
-LOG_PAGE: Final = 256
 WATCHED_EVENTS: Final = 10_000
 """Events kept for a reader that is slower than the yard; the oldest go first."""
 
@@ -133,9 +126,10 @@ class AsyncClient(Operations):
             plan = await client.submit({"image": "busybox", "gpus": 8}, dry_run=True)
             print(plan["node"] or plan["why"]["verdict"]["message"])
 
-        With `dry_run` nothing is stored, and what would happen now is returned. Raises InvalidJob with every fault, Conflict where its id stands for another job,
-        Unavailable where it could not be stored. A job that is stored while no leader answers is
-        returned with `warning` set. Submitting one id twice gives the same job.
+        With `dry_run` nothing is stored, and what would happen now is returned. Submitting one id
+        twice gives the same job; one that is stored while no leader answers is returned with
+        `warning` set. Raises InvalidJob with every fault, Conflict where its id stands for another
+        job, Unavailable where it could not be stored.
         """
         if dry_run:
             return await self.try_submit(spec)
@@ -257,17 +251,10 @@ class AsyncClient(Operations):
             return Job.from_view(follower.view or job.view)
 
     @asynccontextmanager
-    async def following(
-        self, job: Job, *, with_output: bool, notice: Notice | None = None
-    ) -> AsyncIterator[Follower]:
+    async def following(self, job: Job, *, with_output: bool) -> AsyncIterator[Follower]:
         """Follow a job that exists, from its beginning."""
         follower = Follower(
-            self.bus,
-            self.api,
-            tenant=job.tenant,
-            job=job.id,
-            with_output=with_output,
-            notice=notice,
+            self.bus, self.api, tenant=job.tenant, job=job.id, with_output=with_output
         )
         try:
             await follower.open()
@@ -292,12 +279,11 @@ class AsyncClient(Operations):
         not; with `follow` an attempt is waited for.
         """
         job = await self.job(id)
-        if fault := _why_no_output(job, None if follow else attempt, rank):
+        if fault := stored_output.why_none(job, None if follow else attempt, rank):
             raise RequestError(fault)
         if not follow:
-            for number, each in _sources(job, attempt, rank):
-                async for chunk in self._stored(job, number, each):
-                    yield chunk
+            async for chunk in stored_output.read(self.api, job, attempt, rank):
+                yield chunk
             return
         async with self.following(job, with_output=True) as follower:
             async for item in follower.items():
@@ -305,25 +291,6 @@ class AsyncClient(Operations):
                     continue
                 if rank is None or item.get("rank", 0) == rank:
                     yield item
-
-    async def _stored(self, job: Job, attempt: int, rank: int | None) -> AsyncIterator[ShownChunk]:
-        cursor: str | None = None
-        output = AttemptOutput(attempt)
-        body = {"id": job.id, "tenant": job.tenant, "attempt": attempt, "limit": LOG_PAGE}
-        body |= {} if rank is None else {"rank": rank}
-        while True:
-            answer = await self.api.call("logs", body | {"cursor": cursor})
-            for item in answer["items"]:
-                if chunk := parse_chunk(item):
-                    for ready in output.feed(chunk):
-                        yield of_rank(ready, rank)
-            following = answer.get("next")
-            if following is None or following == cursor:
-                break
-            cursor = following
-        while output.has_gap:
-            for ready in output.skip_gap():
-                yield of_rank(ready, rank)
 
     async def logs(
         self,
@@ -347,7 +314,8 @@ class AsyncClient(Operations):
     ) -> AsyncIterator[Event]:
         """Events of one job from its first on, until it is over; or of the tenant from now on.
 
-        `all_tenants` gives those of everybody, as an operator. Without an id and without `follow` there is nothing to give: only jobs keep a history.
+        `all_tenants` gives those of everybody, as an operator. Without an id and without `follow`
+        there is nothing to give: only jobs keep a history.
         """
         if id is None:
             source = await self._as_operator() if all_tenants else self
@@ -405,28 +373,3 @@ class AsyncClient(Operations):
             job=id,
             reason=reason,
         )
-
-
-def _why_no_output(job: Job, attempt: int | None, rank: int | None) -> str | None:
-    """What is asked for that the job does not have; None where it may have written something."""
-    if job.view.get("array"):
-        return f"job {job.id} is an array: name a task of it, as {job.id}_N"
-    nodes = (job.view.get("spec") or {}).get("nodes") or 1
-    if rank is not None and rank >= nodes:
-        return f"job {job.id} has no rank {rank}: it has {nodes}, from 0"
-    attempts = job.view.get("attempts") or []
-    if attempt is not None and attempt not in {item["attempt"] for item in attempts}:
-        return f"job {job.id} has no attempt {attempt}: it has {len(attempts)}"
-    return None
-
-
-def _sources(job: Job, attempt: int | None, rank: int | None) -> Iterator[tuple[int, int | None]]:
-    """Attempts of a job, a gang's rank by rank, that are `attempt` and `rank` where those are
-    asked for."""
-    for item in job.view.get("attempts") or []:
-        if attempt not in (None, item["attempt"]):
-            continue
-        members = item.get("members")
-        for each in [None] if members is None else [member["rank"] for member in members]:
-            if rank in (None, each or 0):
-                yield item["attempt"], each

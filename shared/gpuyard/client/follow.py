@@ -11,6 +11,7 @@ from typing import Any, Final, TypeGuard
 
 from gpuyard import subjects
 from gpuyard.bus import Bus, Message, Subscription
+from gpuyard.client import stored_output
 from gpuyard.client.api import Api
 from gpuyard.client.event_order import EventOrder, parse_event
 from gpuyard.client.output import OutputFeed, ShownChunk, Source, parse_chunk
@@ -26,7 +27,6 @@ GIVE_UP_S: Final = 5.0
 GIVE_UP_OUTPUT_S: Final = 15.0
 """How long a gap in the output of a running attempt is: its agent sends again what the yard lacks,
 once it has heard that."""
-LOG_PAGE: Final = 256
 LOOK_S: Final = 0.001
 """`wait` with hardly any time is the cheapest look at a job."""
 
@@ -257,21 +257,24 @@ class Follower:
         self._is_over = self._is_over or view["state"] in FINAL_STATES
 
     async def _read_backlog(self) -> None:
-        """One page of what is stored, so that little of a long output is in memory at a time."""
+        """One page of what is stored."""
         if not self._backlog:
             return
         source = self._backlog[0]
-        cursor = self._cursors.get(source)
         attempt, rank = source
-        body = self._body | {"attempt": attempt, "rank": rank, "cursor": cursor, "limit": LOG_PAGE}
-        answer = await self._api.call("logs", body)
-        chunks = [chunk for item in answer["items"] if (chunk := parse_chunk(item))]
+        chunks, following = await stored_output.page(
+            self._api,
+            tenant=self.tenant,
+            job=self.job,
+            attempt=attempt,
+            rank=rank,
+            cursor=self._cursors.get(source),
+        )
         self._output.stored(source, chunks)
-        following = answer.get("next")
-        if following is not None and following != cursor:
-            self._cursors[source] = following
-        if following is None or following == cursor or not answer["items"]:
+        if following is None:
             self._backlog.popleft()
+        else:
+            self._cursors[source] = following
 
     async def _woken(self) -> None:
         await self._wake.wait()

@@ -1,4 +1,4 @@
-"""Arrays: which tasks one submission stands for, as people write it: `0-99`, `1,3,7`, `0-99:2%8`."""
+"""Arrays: the tasks that one submission stands for, written as `0-99`, `1,3,7`, `0-99:2%8`."""
 
 import re
 from bisect import bisect_right

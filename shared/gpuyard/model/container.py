@@ -4,7 +4,9 @@ import posixpath
 import re
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from gpuyard.model.fields import Part
 
 RESERVED_TARGETS: Final = ("/var/run/nvidia-container-devices", "/run", "/proc", "/sys", "/dev")
 ULIMITS: Final = (
@@ -25,12 +27,6 @@ ULIMITS: Final = (
     "stack",
 )
 """Those of setrlimit(2) that Docker Engine sets."""
-
-
-class Part(BaseModel):
-    """A map inside a document. Unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Mount(Part):

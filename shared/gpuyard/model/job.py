@@ -15,12 +15,24 @@ from pydantic import (
     model_validator,
 )
 
-from gpuyard.model import arrays, ids, moments, where
-from gpuyard.model.container import Mount, Part, Ulimit
+from gpuyard.model import arrays, ids, where
+from gpuyard.model.container import Mount, Ulimit
 from gpuyard.model.contradictions import contradiction
+from gpuyard.model.fields import (
+    Count,
+    Cpus,
+    EnvName,
+    HostMib,
+    Mib,
+    Moment,
+    Part,
+    Seconds,
+    Words,
+    read_seconds,
+)
 from gpuyard.model.gangs import MOST_NODES, gang_fault
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
-from gpuyard.model.quantities import format_duration, number, parse_duration_s, parse_size_mib
+from gpuyard.model.quantities import format_duration, number
 from gpuyard.model.reasons import EndReason, Owner
 
 RESERVED_ENV: Final = (
@@ -34,43 +46,8 @@ DEFAULT_STOP_GRACE_S: Final = 30.0
 DEFAULT_BACKOFF_S: Final = 10.0
 LONGEST_BACKOFF_S: Final = 300.0
 """What the wait before a retry grows to, unless the job asks for a longer one."""
-LEAST_MEMORY_MIB: Final = 6
-LEAST_CPUS: Final = 0.01
-"""Both of Docker Engine: it starts no container with less."""
 _LARGEST_ID: Final = 2**31 - 1
 """Of a user or a group, to Docker Engine."""
-
-
-def _seconds(value: Any) -> Any:
-    return parse_duration_s(value) if isinstance(value, str) else number(value)
-
-
-def _moment(value: Any) -> Any:
-    if isinstance(value, str):
-        return moments.parse_moment(value)
-    seconds = number(value)
-    return moments.parse_seconds(seconds) if isinstance(seconds, int | float) else seconds
-
-
-def _mib(value: Any) -> Any:
-    return parse_size_mib(value) if isinstance(value, str) else number(value)
-
-
-def _words(value: Any) -> Any:
-    """A command written as one text is refused with the list that it likely means."""
-    if isinstance(value, str):
-        raise ValueError(f"write it as a list, one item per word: {json.dumps(value.split())}")
-    return value
-
-
-Seconds = Annotated[float, Field(ge=0.001, le=10 * 365 * 86400), BeforeValidator(_seconds)]
-Mib = Annotated[int, Field(gt=0, le=2**31), BeforeValidator(_mib)]
-HostMib = Annotated[int, Field(ge=LEAST_MEMORY_MIB, le=2**31), BeforeValidator(_mib)]
-Moment = Annotated[str, BeforeValidator(_moment)]
-Cpus = Annotated[float, Field(ge=LEAST_CPUS, le=100_000), BeforeValidator(number)]
-Count = Annotated[int, BeforeValidator(number)]
-Words = Annotated[list[str], BeforeValidator(_words)]
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")]
 
 
 class Retries(Part):
@@ -88,7 +65,7 @@ class Retries(Part):
         default_factory=lambda: ["platform", "hardware"],
         description="After which ends: owners, end reasons, `exit:CODE`.",
     )
-    backoff: Annotated[float, Field(ge=0, le=86_400), BeforeValidator(_seconds)] = Field(
+    backoff: Annotated[float, Field(ge=0, le=86_400), BeforeValidator(read_seconds)] = Field(
         default=DEFAULT_BACKOFF_S,
         description="Wait before the first new attempt; doubled each time, up to 5 minutes.",
     )
@@ -106,8 +83,8 @@ class Retries(Part):
 class StopAfter(Part):
     """The attempt is ended on its node once the bus was away this long, and may move then."""
 
-    stop_after: Annotated[float, Field(ge=1, le=30 * 86_400), BeforeValidator(_seconds)] = Field(
-        description="At least `suspect_s` of the yard: 6s unless it was set otherwise."
+    stop_after: Annotated[float, Field(ge=1, le=30 * 86_400), BeforeValidator(read_seconds)] = (
+        Field(description="At least `suspect_s` of the yard: 6s unless it was set otherwise.")
     )
 
 
@@ -119,7 +96,7 @@ OnPartition = Annotated[
 
 
 class After(Part):
-    """A job that must end first. It may have ended already; one that the tenant never had is refused.
+    """A job that must end first, or has ended already; one that the tenant never had is refused.
 
     One that ends otherwise ends this job as well, as `dependency_failed`.
     """

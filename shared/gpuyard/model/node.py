@@ -208,8 +208,9 @@ def node_labels(
 ) -> dict[str, str]:
     """The labels of a node: the operator's own, then the published facts over them.
 
-    MIG instances are not among them, the GPUs that they are part of are. GPUs that differ give `gpu-name=mixed` and one `gpu-count.<name>` per model; a value on which
-    they do not agree is left out.
+    MIG instances are not among them, the GPUs that they are part of are. GPUs that differ give
+    `gpu-name=mixed` and one `gpu-count.<name>` per model; a value on which they do not agree is
+    left out.
     """
     labels = dict(own)
     gpus = [gpu for gpu in gpus if not is_mig_instance(gpu)]

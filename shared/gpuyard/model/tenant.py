@@ -10,9 +10,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -22,8 +20,8 @@ from pydantic import (
 from gpuyard.errors import FieldFault, InvalidJob
 from gpuyard.model import ids
 from gpuyard.model.faults import faults_of
-from gpuyard.model.job import HostMib, Seconds
-from gpuyard.model.quantities import format_duration
+from gpuyard.model.fields import HostMib, Part, Seconds
+from gpuyard.model.quantities import format_duration, number
 
 DEFAULT_TENANT: Final = "default"
 _LATER: Final = {
@@ -37,29 +35,18 @@ _MODEL: Final = re.compile(r"[A-Za-z0-9._*-]{1,128}")
 _MOST: Final = 1_000_000_000
 
 
-def _number(value: Any) -> Any:
-    """A truth value is no number, although it would pass for one."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")
-    return value
-
-
 def _thousandths(value: float) -> float:
     if abs(value * 1000 - round(value * 1000)) > 1e-6:
         raise ValueError("must be a number of GPUs with at most three decimals")
     return value
 
 
-Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=_MOST, allow_inf_nan=False)]
-Whole = Annotated[int, BeforeValidator(_number), Field(ge=0, le=_MOST)]
+Fraction = Annotated[float, BeforeValidator(number), Field(ge=0, le=_MOST, allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(number), Field(ge=0, le=_MOST)]
 Gpus = Annotated[Fraction, Field(le=1_000_000), AfterValidator(_thousandths)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", defer_build=True)
-
-
-class Limits(_Part):
+class Limits(Part):
     """Never exceeded by the tenant as a whole."""
 
     gpus: Gpus | None = None
@@ -68,7 +55,7 @@ class Limits(_Part):
     queued_jobs: Whole | None = None
 
 
-class PerJob(_Part):
+class PerJob(Part):
     """Caps and defaults of each job."""
 
     max_gpus: Gpus | None = None
@@ -89,7 +76,7 @@ class PerJob(_Part):
         return self
 
 
-class TenantSpec(_Part):
+class TenantSpec(Part):
     """One tenant's document. Unknown keys are refused."""
 
     tenant: str

@@ -162,7 +162,8 @@ def leaves_none(condition: Condition, pattern: str) -> bool:
         return not any(
             p.quantity is not None or globs.overlap(p.pieces, pieces) for p in condition.patterns
         )
-    # A `*` of the pattern is met by a `*` of the condition alone, which then takes all it stands for.
+    # A `*` of the pattern is met by a `*` of the condition alone, which then takes all it stands
+    # for.
     return condition.op == "!=" and any(p.matches(pattern) for p in condition.patterns)
 
 

@@ -178,8 +178,8 @@ def job_detail(view: JobView, document: JobDocument, events: Sequence[Event]) ->
 
 
 def _milli_requested(requested: Mapping[str, Any], held: Sequence[GrantedGpu]) -> int | None:
-    """milli-GPU of a request: 1000 per whole GPU, a part of that per MIG instance; None while `all`,
-    a share or a named instance is not placed."""
+    """milli-GPU of a request: 1000 per whole GPU, a part of that per MIG instance; None while
+    `all`, a share or a named instance is not placed."""
     named = requested["ids"]
     if held:
         return sum(gpu["milli"] for gpu in held)

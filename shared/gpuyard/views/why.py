@@ -5,6 +5,8 @@ from typing import Any, Literal, NotRequired
 from gpuyard._typing import TypedDict
 
 Unit = Literal["GPUs", "instances", "MiB", "CPUs"]
+Change = dict[str, Any]
+"""What would start a job: its `kind`, a `text` for people, and what else that kind has."""
 
 
 class LimitView(TypedDict):
@@ -36,8 +38,8 @@ class ReasonView(TypedDict):
     asked: int | float | str | None
     """A number in `unit`, or a line such as `gpu-memory>=24`."""
     have: int | float | str | None
-    """What the node has of it now; the values of its label where a line fails, None for none. A text
-    where nothing was asked is to be told instead of the code."""
+    """What the node has of it now; the values of its label where a line fails, None for none. A
+    text where nothing was asked is to be told instead of the code."""
     unit: Unit | None
     """None where `asked` and `have` are no numbers."""
 
@@ -52,8 +54,8 @@ class Forecast(TypedDict):
     """When a job that waits starts, as time limits stand."""
 
     expected_start_at: str | None
-    """RFC 3339: by then there is room for it; sooner where jobs end before their limits, later where
-    a job before it takes the place. None where nobody can tell."""
+    """RFC 3339: by then there is room for it; sooner where jobs end before their limits, later
+    where a job before it takes the place. None where nobody can tell."""
     node: str | None
     text: str
     """The same in words, or why nobody can tell."""
@@ -69,5 +71,4 @@ class WhyView(TypedDict):
     nodes: list[NodeFit]
     forecast: NotRequired[Forecast | None]
     """None where it does not wait, or waits for something else than room and limits."""
-    changes: list[dict[str, Any]]
-    """Each with `kind` and `text`, and what else that kind has."""
+    changes: list[Change]

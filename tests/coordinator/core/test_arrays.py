@@ -137,9 +137,9 @@ def test_cancelling_an_array_ends_all_of_its_tasks(yard: Yard) -> None:
     done = yard.done("x")
     assert (done["state"], done["reason"]) == ("cancelled", "cancelled")
     assert "1000 cancelled of 1000 tasks" in (done["message"] or "")
-    record = yard.record((TENANT, "x_700"))
+    record = yard.store.record((TENANT, "x_700"))
     assert record is not None and record["state"] == "cancelled", "it never started"
-    assert yard.record((TENANT, "x_1000")) is None
+    assert yard.store.record((TENANT, "x_1000")) is None
 
 
 def test_a_cancel_of_more_than_one_commit_holds_goes_on_under_the_next_leader(

@@ -1,4 +1,4 @@
-"""Whose turn it is among tenants: priority, then who had least for his weight."""
+"""Whose turn it is among tenants: priority, then the one that had least for its weight."""
 
 from gpuyard_coordinator.core import fairshare
 from gpuyard_coordinator.core.history import SPAN_MS, History

@@ -7,7 +7,8 @@ from gpuyard.messages import NodeDocument
 from gpuyard_coordinator.core import documents, recovery
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import Now, Settings
-from tests.support.yard import Stored, Yard
+from tests.support.stored import Stored
+from tests.support.yard import Yard
 
 NOW = Now(5000.0, "2026-01-01T00:10:00.000Z")
 TOKEN = (1, 9)

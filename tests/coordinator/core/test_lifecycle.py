@@ -11,7 +11,8 @@ from gpuyard.model.states import FINAL_STATES, JobState
 from gpuyard_coordinator.core import lifecycle
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.lifecycle import TRANSITIONS, InvalidTransition, move
-from gpuyard_coordinator.core.state import Job, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Job
 from tests.support.yard import Yard
 
 S = JobState

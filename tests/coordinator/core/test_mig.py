@@ -4,7 +4,7 @@ import pytest
 
 from gpuyard.messages import STALE_INVENTORY
 from gpuyard_coordinator.core import filters
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.reads import show_node
 from gpuyard_coordinator.yard_counts import gpu_totals
 from tests.support.agents import (

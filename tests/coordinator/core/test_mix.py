@@ -7,7 +7,7 @@ import pytest
 from gpuyard.model.where import parse
 from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.mix import HALVED_EVERY, Mix, request_of
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 from tests.coordinator.core.packing.builders import share
 
 

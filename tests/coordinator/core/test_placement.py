@@ -7,7 +7,7 @@ import pytest
 from gpuyard.model.states import Scheduling
 from gpuyard_coordinator.core import filters, selection
 from gpuyard_coordinator.core.explain import explain
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 from tests.support.agents import gpu_facts, gpu_uuid
 from tests.support.yard import Yard
 

@@ -9,7 +9,8 @@ from gpuyard_coordinator.core.linking import best_linked
 from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.quota import Left
-from gpuyard_coordinator.core.state import DOCUMENT_KIB, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import DOCUMENT_KIB
 from tests.support.agents import gpu_uuid
 from tests.support.yard import Yard
 

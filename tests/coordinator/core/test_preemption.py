@@ -318,7 +318,7 @@ class Day:
 def test_every_preemption_ends_and_who_claims_waits_no_longer_than_the_grace(
     todo: list[dict[str, Any]],
 ) -> None:
-    """In the end every job has run; nobody is stopped for one of his own priority or a lower."""
+    """In the end every job has run; none is stopped for one of its own priority or a lower."""
     day = Day(todo)
     for _ in range(4000):
         if not day.comes and not day.yard.cluster.jobs:

@@ -9,7 +9,8 @@ from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.plan import Planner
 from gpuyard_coordinator.core.repricing import Repricing
-from gpuyard_coordinator.core.state import Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Settings
 from tests.coordinator.core.packing.builders import share
 from tests.support.agents import A100_80
 from tests.support.yard import TENANT, Yard

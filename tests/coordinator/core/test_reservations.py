@@ -253,7 +253,7 @@ def asked(chance: Random) -> dict[str, Any]:
 
 
 def end_some(yard: Yard, chance: Random) -> None:
-    """Some jobs end one after another, and a plan follows; what was told to stop most often does."""
+    """Some jobs end one after another, and a plan follows; most that were told to stop do."""
     jobs = yard.cluster.jobs
     held = [k for k, j in sorted(jobs.items()) if j.state in ("assigned", "running")]
     stopped = [k for k, j in sorted(jobs.items()) if j.last and j.last.stop is not None]

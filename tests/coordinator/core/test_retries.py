@@ -1,4 +1,4 @@
-"""How long a retry waits, which nodes it keeps off, and what a refusal by one node's policy means."""
+"""How long a retry waits, which nodes it keeps off, what a refusal by a node's policy means."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Reading stored jobs: by what was seen before where the bytes are the same, and never otherwise."""
+"""Reading stored jobs: by what was seen before where the bytes are the same, and only there."""
 
 import random
 from dataclasses import replace

@@ -17,7 +17,7 @@ from gpuyard.cli.why import text
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard.model.where_flags import from_gpu_model
 from gpuyard_coordinator.core import changes, ends, explain
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 from tests.coordinator.core.following import follow
 from tests.coordinator.core.why_scenes import LATER, SCENES, foreign, waiting
 from tests.support import soundness

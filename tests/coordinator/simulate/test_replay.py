@@ -37,7 +37,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def busy_yard(seed: int, steps: int = 70) -> Yard:
-    """Three tenants on nodes of three models, with jobs of all kinds that come, start, end or fail."""
+    """Three tenants on nodes of three models; jobs of all kinds come, start, end or fail."""
     chance, yard = random.Random(seed), Yard()
     yard.tenant("a", weight=2, share_across_tenants=True)
     yard.tenant("b", weight=1, limits={"gpus": 5}, share_across_tenants=True)

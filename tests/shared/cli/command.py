@@ -62,7 +62,7 @@ async def started(
 
 
 class OnTerminal:
-    """A command whose stdin, stdout and stderr are one terminal. Use as an async context manager."""
+    """A command whose stdin, stdout and stderr are one terminal; an async context manager."""
 
     def __init__(
         self, url: str, *arguments: str, rows: int = 24, columns: int = 80, **env: str

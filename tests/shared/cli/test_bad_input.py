@@ -137,7 +137,7 @@ EMPTY_FLAGS = [
     *("--tolerate", "--time", "--array", "--after", "--id", "--tenant", "--url", "--context"),
     *("--not-before", "--deadline"),
 ]
-"""docker refuses most of them; a few it takes for none, and there a variable was meant to be set."""
+"""docker refuses most of them; a few it takes for none, where a variable was meant to be set."""
 
 
 @pytest.mark.parametrize("flag", EMPTY_FLAGS)

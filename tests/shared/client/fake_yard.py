@@ -206,7 +206,7 @@ class FakeYard(FakeOperations):
         node: str | None = None,
         **more: Any,
     ) -> LogChunk:
-        """The attempt's next chunk; `lost` keeps it off the wire, `stored` False out of the store."""
+        """The attempt's next chunk; `lost`: not on the wire, `stored` False: not in the store."""
         attempt = job.attempts[-1]
         own = [chunk for chunk in job.chunks if chunk["attempt"] == attempt["attempt"]]
         offset = sum(len(chunk["data"]) for chunk in own if chunk["stream"] == stream)

@@ -4,6 +4,6 @@
 length and size give the same faults and the same jobs again. Everything that was seen goes into a
 history file, which `--check FILE` judges again without a yard.
 
-A newcomer's order: `history` (what is recorded), `checker` (what must hold of it), `schedule` (which
-faults), `yard` and `faults` (how they are done), `load` and `witness` (who records), `run`.
+A newcomer's order: `history` (what is recorded), `checker` (what must hold of it), `schedule`
+(which faults), `yard` and `faults` (how they are done), `load` and `witness` (who records), `run`.
 """

@@ -76,8 +76,8 @@ def _to_member(what: str, member: Member) -> tuple[Callable[[], None], Callable[
 
 def _stop(daemon: Daemon) -> None:
     code = daemon.stop()
-    # One that was started a moment ago may not have got as far as handling signals, or have found no
-    # bus and gone.
+    # One that was started a moment ago may not have got as far as handling signals, or have found
+    # no bus and gone.
     assert code in (0, -signal.SIGTERM, NO_BUS), (
         f"{daemon.log.name}: exit code {code} on SIGTERM\n{daemon.tail()}"
     )

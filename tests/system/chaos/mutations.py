@@ -48,8 +48,8 @@ MUTATIONS: Final = {
         (
             Change(
                 "coordinator/gpuyard_coordinator/core/ledger.py",
-                "            _enter(gpu, key, granted)\n    attempt.gpu_memory_mib",
-                """            _enter(gpu, key, granted)
+                "            _enter_on(gpu, key, granted)\n    attempt.gpu_memory_mib",
+                """            _enter_on(gpu, key, granted)
             gpu.free_milli += 0 if job.submit_seq % 20 else granted["milli"]
     attempt.gpu_memory_mib""",
             ),

@@ -130,7 +130,7 @@ class Run:
             del self.under_way[f"{fault.kind} {target}"]
 
     async def _start_again(self, yard: ChaosYard) -> None:
-        """What a systemd unit does: whoever gave up since its bus did not answer is started again."""
+        """What a systemd unit does: what gave up since its bus did not answer is started again."""
         while True:
             await asyncio.sleep(_RESTART_S)
             for member in yard.members:

@@ -15,7 +15,8 @@ from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.rooms import Room, cordons_of
 from gpuyard_coordinator.core.packing.states import NOWHERE, Catalogue, Device, Key, whole_device
 from gpuyard_coordinator.core.packing.wholes import Wholes
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings
 
 MASKS_KEPT: Final = 128
 """Sets of lines and tolerations of which it is remembered which nodes they leave."""
@@ -85,7 +86,7 @@ class Member:
         return found if len(wanted) == 1 else [uuid for uuid in free if uuid in found]
 
     def _first(self, room: Room, device: Device) -> str:
-        """The first GPU that is such a device; where all are of one kind another may stand for it."""
+        """The first GPU that is such a device; of one kind another may stand for it."""
         of_kind = self.kind is None
         for uuid, milli in room.free_milli.items():
             if milli == device.milli and (not of_kind or self.kinds[uuid] == device.kind):

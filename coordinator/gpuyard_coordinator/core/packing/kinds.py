@@ -12,7 +12,8 @@ from gpuyard.model import where
 from gpuyard.model.where import Condition
 from gpuyard_coordinator.core import filters, instances, ledger, selection
 from gpuyard_coordinator.core.mix import is_of_kind
-from gpuyard_coordinator.core.state import Cordon, Gpu, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Cordon, Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Kind:
     profile: str | None = None
     """Of a MIG instance; empty where it is not known. None for a GPU."""
     example: Gpu | None = field(default=None, compare=False, repr=False)
-    """A device of this kind, as it was when it was first seen: a device changes, a kind does not."""
+    """A device of this kind, as first seen: a device changes, a kind does not."""
 
     def document(self) -> dict[str, Any]:
         """In plain values; `of` reads it back equal."""

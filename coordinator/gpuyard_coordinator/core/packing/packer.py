@@ -1,7 +1,7 @@
 """The yard's placer: a job goes where the nodes are then worth most to the mix of jobs.
 
-What a node is worth is `pricing`'s potential, for a mix of jobs that is known. The scores of
-all requests on all nodes are kept (`table`); of equal ones a node that is known to have the image is
+What a node is worth is `pricing`'s potential, for a mix of jobs that is known. The scores of all
+requests on all nodes are kept (`table`); of equal ones a node that is known to have the image is
 taken, then the first by name, within it the best linked GPUs, then those of the lowest index. Where
 single devices or their cost decide (`prefer`, GPUs by id, a limit that binds), nodes are looked at
 one by one, best score first, whatever images they have.
@@ -24,7 +24,8 @@ from gpuyard_coordinator.core.packing.potential import Potential
 from gpuyard_coordinator.core.packing.scoring import Policy, Scorer
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Key, Step
 from gpuyard_coordinator.core.packing.table import Table
-from gpuyard_coordinator.core.state import Node, Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node, Settings
 
 Scores = NDArray[np.int32]
 _INFEASIBLE: Final = np.int32(INFEASIBLE)

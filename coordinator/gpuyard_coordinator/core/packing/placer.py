@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol
 from gpuyard_coordinator.core import quota
 from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.mix import Mix
-from gpuyard_coordinator.core.state import Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node
 
 
 class Placement(NamedTuple):
@@ -45,12 +46,13 @@ class Placer(Protocol):
         """Goes by this mix of jobs from the next decision on."""
 
     def prepare(self, mix: Mix) -> Iterator[None]:
-        """Works out ahead what `price` with this mix takes, on the nodes as they are: a piece of some
-        milliseconds at a time, but for the first one, of some ten. No decision depends on it."""
+        """Works out ahead what `price` with this mix takes, on the nodes as they are: a piece of
+        some milliseconds at a time, but for the first one, of some ten. No decision depends on
+        it."""
 
     def headroom(self, priced: Mix) -> Headroom:
-        """The one to make prices for: that of the mix which they go by, unless the fleet's is surely
-        another one. Costs no walk over the fleet."""
+        """The one to make prices for: that of the mix which they go by, unless the fleet's is
+        surely another one. Costs no walk over the fleet."""
 
     def memory(self) -> dict[str, Any]:
         """What decisions depend on beside the nodes and the mix as they are: how it came to see

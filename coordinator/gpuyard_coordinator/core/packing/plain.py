@@ -16,7 +16,8 @@ from gpuyard_coordinator.core.packing.pricing import (
     size_of_all,
 )
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Catalogue, Device, Key
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 
 Taken = tuple[Device, ...]
 

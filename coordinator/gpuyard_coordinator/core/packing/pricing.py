@@ -27,7 +27,8 @@ from gpuyard_coordinator.core.headroom import Headroom
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.prices import worth_of_rests
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 
 UNIT: Final = 2**22
 """One milli-GPU in the potential."""
@@ -43,6 +44,8 @@ _WORTH, _SCARCE = 12, 4.0
 _SEVERAL: Final = {Headroom.LOW: 5.0, Headroom.MIDDLE: 2.5, Headroom.HIGH: 1.25}
 _FED: Final = ((3.0, 0.8), (0.5, 1.1))
 _ALL: Final = 2**22
+_USUAL_GPUS: Final = 8
+"""What `gpus: all` stands for."""
 _FULL: Final = 0.0025
 """Of R before: among equals the fuller node."""
 
@@ -89,10 +92,10 @@ class Pricing:
     """(request, scarcity that it adds to each kind it may use)."""
 
     @classmethod
-    def of(cls, mix: Mix, fleet: Mapping[Kind, int], *, usual_gpus: int = 8) -> "Pricing":
-        """`fleet` is the number of devices of each kind; `usual_gpus` stands for `gpus: all`."""
+    def of(cls, mix: Mix, fleet: Mapping[Kind, int]) -> "Pricing":
+        """`fleet` is the number of devices of each kind."""
         tasks = [
-            _Task(request, count, usual_gpus if request.all_gpus else request.gpus, fleet)
+            _Task(request, count, _USUAL_GPUS if request.all_gpus else request.gpus, fleet)
             for request, count in mix.most_common()
         ]
         on_gpus = [task for task in tasks if task.milli]

@@ -16,7 +16,8 @@ from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.rows import Ints
 from gpuyard_coordinator.core.packing.scoring import RESTS
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

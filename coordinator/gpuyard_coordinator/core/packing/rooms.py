@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from gpuyard.model.states import Scheduling
 from gpuyard_coordinator.core import filters, instances, ledger, quota, selection
 from gpuyard_coordinator.core.linking import best_linked
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings, Shape, without_nodes
+from gpuyard_coordinator.core.shapes import Shape, without_nodes
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Node, Settings
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from gpuyard_coordinator.core.packing import plain
 from gpuyard_coordinator.core.packing.states import Catalogue, Device
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]

@@ -19,7 +19,8 @@ from gpuyard_coordinator.core.packing.kinds import Kind
 from gpuyard_coordinator.core.packing.pricing import size_of_all
 from gpuyard_coordinator.core.packing.rows import Bools, Ints, Rows, WholeFits
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Catalogue, Device, Key
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI
 
 Floats = NDArray[np.float64]
 RESTS: Final = np.arange(WHOLE_GPU_MILLI + 1)
@@ -33,8 +34,8 @@ _CHOICES: Final = 1024
 
 
 class Formula(Protocol):
-    """A policy's score of placing a job on a node, as a function of sums over its devices and of the
-    CPUs left, each prepared by itself since either is seen again with another other."""
+    """A policy's score of placing a job on a node, as a function of sums over its devices and of
+    the CPUs left, each prepared by itself since either is seen again with another other."""
 
     @property
     def width(self) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard_coordinator.core.packing.kinds import Kind, kind_of
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu
 
 INFEASIBLE: Final = 2**30
 """The score of a place that does not take a job."""
@@ -52,7 +53,7 @@ class Guests(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A node as packing sees it. Memory is not part of it: it decides what fits and nothing else."""
+    """A node as packing sees it, without its memory, which decides what fits and nothing else."""
 
     cpu_milli: int
     """Left; never negative."""
@@ -93,7 +94,7 @@ class Catalogue:
     kinds: list[Kind] = field(default_factory=list)
     guests: list[Guests | None] = field(default_factory=lambda: [None])
     alike: list[int] = field(default_factory=list)
-    """By kind: the one that stands for it on nodes of one kind; later kinds stand for themselves."""
+    """By kind: the one that stands for it on nodes of one kind; later ones stand for themselves."""
     _kind_numbers: dict[Kind, int] = field(default_factory=dict)
     _guest_numbers: dict[Guests, int] = field(default_factory=dict)
     _grants: dict[Shape, list[tuple[int, int]]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuyard_coordinator.core.packing import plain
 from gpuyard_coordinator.core.packing.scoring import Scorer
 from gpuyard_coordinator.core.packing.states import Catalogue, Key, State, Step
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 
 STATES_KEPT: Final = 20_000
 """States remembered beside those that nodes are in."""
@@ -87,7 +87,7 @@ class Table:
         return self._numbers[row]
 
     def number(self, row: Shape) -> int | None:
-        """The number of a row, good as long as `age` stays as it is; None where it is not scored."""
+        """The number of a row, good as long as `age` stays; None where it is not scored."""
         return self._numbers.get(row)
 
     def scores(self, number: int) -> NDArray[np.int32]:

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 from gpuyard.model.node import GpuSample, NodeFacts
 from gpuyard.model.states import NodeState
-from gpuyard_coordinator.core.state import Gpu, Node, Settings, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Gpu, Node, Settings
 from tests.support.agents import Card, devices
 
 SETTINGS = Settings()

@@ -4,8 +4,7 @@ from gpuyard.model.where import parse
 from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer
-from gpuyard_coordinator.core.shape_documents import read_shape, shape_document
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape, read_shape, shape_document
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
 from tests.support.agents import A100_40, A100_80, H200, RTX_4090
 

@@ -5,7 +5,7 @@ import pytest
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.packing.placer import Placer
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
 from tests.support.agents import A100_80, H200, RTX_4090, gpu_uuid
 from tests.support.yard import Yard

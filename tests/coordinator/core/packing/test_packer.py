@@ -13,7 +13,8 @@ from gpuyard_coordinator.core.packing.fleet import Fleet
 from gpuyard_coordinator.core.packing.pricing import Pricing
 from gpuyard_coordinator.core.packing.rooms import Room
 from gpuyard_coordinator.core.packing.states import INFEASIBLE
-from gpuyard_coordinator.core.state import Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Node
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
 from tests.support.agents import A100_80, H200, MIG_7, MIG_MIXED, RTX_4090, gpu_uuid
 from tests.support.yard import Yard

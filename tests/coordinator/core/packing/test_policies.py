@@ -14,7 +14,7 @@ from benchmarks.packing_trace import BadInput, Machine, made_up_tasks, read_mach
 from gpuyard_coordinator.core.mix import Mix
 from gpuyard_coordinator.core.packing import Placement
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
-from gpuyard_coordinator.core.state import Shape
+from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.simulate.policies import AnyPlace
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
 from tests.support.agents import A100_80, gpu_uuid

@@ -14,7 +14,8 @@ from gpuyard_coordinator.core.packing.potential import Potential
 from gpuyard_coordinator.core.packing.pricing import Pricing
 from gpuyard_coordinator.core.packing.scoring import Scorer
 from gpuyard_coordinator.core.packing.states import INFEASIBLE, Catalogue, Device, Guests, Key
-from gpuyard_coordinator.core.state import Gpu, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import Gpu
 from tests.coordinator.core.packing.builders import share
 from tests.support.agents import A100_80, H200, RTX_4090, gpu_facts
 

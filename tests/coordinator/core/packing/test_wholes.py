@@ -13,7 +13,8 @@ from gpuyard_coordinator.core.packing import Packer, Placement
 from gpuyard_coordinator.core.packing.fleet import Fleet
 from gpuyard_coordinator.core.packing.rival_placers import RIVALS
 from gpuyard_coordinator.core.packing.wholes import Wholes
-from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Cordon, Node, Shape
+from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Cordon, Node
 from tests.coordinator.core.packing.builders import SETTINGS, node, share
 from tests.support.agents import A100_80
 
