@@ -26,8 +26,8 @@ class _Facts(fast_codec.Struct):
 
 
 MOST: Final = 1 << 31
-"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay
-far below 64 bit, which no document could hold."""
+"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay far
+below 64 bit, which no document could hold."""
 _facts_of: Final = fast_codec.reader(_Facts)
 _read_beat: Final = fast_codec.reader(Beat)
 _read_all_but_facts: Final = fast_codec.reader(Beat, leaving_out="facts")

@@ -35,7 +35,7 @@ Action = Literal["cordon", "uncordon", "drain", "forget"]
 @dataclass(slots=True)
 class OperatorServices:
     bus: Bus
-    leader: Seat
+    seat: Seat
     desk: Desk
     presence: Presence
     storage: StorageWatch | None = None
@@ -96,8 +96,8 @@ class OperatorServices:
         if call.arguments.get("deadline_s") is None:
             return None
         seconds = call.seconds("deadline_s", default=0.0, most=LONGEST_DRAIN_S)
-        moment = datetime.fromtimestamp(self.leader.clock.wall(), UTC) + timedelta(seconds=seconds)
-        return self.leader.clock.timestamp(moment)
+        moment = datetime.fromtimestamp(self.seat.clock.wall(), UTC) + timedelta(seconds=seconds)
+        return self.seat.clock.timestamp(moment)
 
     async def _tenants(self, call: Call) -> Reply:
         limit = call.number("limit", default=reads.MAX_PAGE, most=reads.MAX_PAGE)
@@ -151,7 +151,7 @@ class OperatorServices:
         if self.storage and await self.storage.is_blocked():
             # No turn ends, and what is not committed is not shown.
             unknown = {"nodes": None, "gpus": None, "queue": None}
-            return self._yard(self.leader.cluster) | unknown | _health(alarms, is_well=False)
+            return self._yard(self.seat.cluster) | unknown | _health(alarms, is_well=False)
 
         def read(cluster: Cluster) -> Body:
             states = yard_counts.node_totals(cluster)
@@ -169,7 +169,7 @@ class OperatorServices:
     async def _count_ahead(self) -> None:
         """Of a large fleet's GPUs that were never counted, or changed of late, some a turn: the
         answer is still of one moment, and that waits for none of this."""
-        slices = len(self.leader.cluster.nodes) // yard_counts.NODES_AT_ONCE
+        slices = len(self.seat.cluster.nodes) // yard_counts.NODES_AT_ONCE
         for _ in range(slices):
             if not await self.desk.walk(yard_counts.count_some):
                 return
@@ -184,7 +184,7 @@ class OperatorServices:
         }
 
     async def _version(self, call: Call) -> Body:
-        return {"v": 1, "version": __version__, "yard": self.leader.cluster.yard}
+        return {"v": 1, "version": __version__, "yard": self.seat.cluster.yard}
 
 
 def _health(alarms: list[str], *, is_well: bool) -> Body:

@@ -67,7 +67,7 @@ DONE_PAGES_SEARCHED: Final = 20
 @dataclass(slots=True)
 class Services:
     bus: Bus
-    leader: Seat
+    seat: Seat
     store: Store
     log: FilteringBoundLogger
     desk: Desk
@@ -163,7 +163,7 @@ class Services:
             raise InvalidJob(event.faults)
         if not isinstance(event, Submitted):
             raise RequestError("only a job can be tried", field="dry_run")
-        planner, now = self.leader.planner, self.leader.clock.now()
+        planner, now = self.seat.planner, self.seat.clock.now()
         if not ids.is_assigned_id(event.id):
             event = replace(event, known=await self.store.get_done(event.tenant, event.id))
         event = replace(event, ended=await look_ups.states_awaited(self.store, event))
@@ -172,7 +172,7 @@ class Services:
 
     async def _why(self, call: Call) -> Body:
         tenant, text = call.tenant_asked(), call.text("id")
-        now = self.leader.clock.now()
+        now = self.seat.clock.now()
         view = await self.desk.walk(lambda cluster: reads.why_of(cluster, tenant, text, now))
         if view is None:
             document = await self._find_done(tenant, text)
@@ -229,7 +229,7 @@ class Services:
 
     async def _find(self, tenant: str, text: str) -> tuple[JobView, JobDocument]:
         """A job by id, unique prefix or unique active name, live or kept."""
-        now = self.leader.clock.monotonic()
+        now = self.seat.clock.monotonic()
 
         def read(cluster: Cluster) -> tuple[JobView, JobDocument] | None:
             found = reads.find(cluster, tenant, text)
@@ -245,7 +245,7 @@ class Services:
 
     async def _outcome(self, outcome: Outcome) -> JobView:
         """The job of a submission or a cancel; a burst of them is explained once."""
-        key, now = _key(outcome), self.leader.clock.monotonic()
+        key, now = _key(outcome), self.seat.clock.monotonic()
 
         def read(cluster: Cluster) -> JobView | None:
             job = cluster.jobs.get(key)
@@ -295,7 +295,7 @@ class Services:
         if kind != "live":
             page = await self._ended_page(call, tenant, keep, position, limit)
             return page.reply(None if page.last is None else f"done:{page.last}")
-        now = self.leader.clock.monotonic()
+        now = self.seat.clock.monotonic()
         page = await self.desk.walk(
             lambda cluster: fill(
                 self._listed(cluster).views(tenant, position, keep, now),

@@ -368,6 +368,7 @@ def _environment() -> str:
         ("GPUYARD_NODE", "the node it runs on"),
         ("GPUYARD_ATTEMPT", "which try it is, from 1"),
         ("GPUYARD_GPU_UUIDS", "the UUIDs it holds, with commas"),
+        ("GPUYARD_ARRAY_TASK", "of a task of an array its number"),
         ("GPUYARD_DEADLINE", "the earlier of `deadline` and the end of `max_runtime`, as RFC 3339"),
         (
             "NVIDIA_VISIBLE_DEVICES",

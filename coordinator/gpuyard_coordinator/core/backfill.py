@@ -19,7 +19,6 @@ from gpuyard_coordinator.core.state import Now
 
 _MOST_TRIES: Final = 32
 """Nodes whose books are tried for one job, those first where counting promises most."""
-_LONGEST_S: Final = 10.0 * 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def expected_end(job: Holder, now: Now) -> float:
 
 
 def _since(at: str | None, now: Now) -> float:
-    return 0.0 if at is None else seconds_until(at, now.at, most=_LONGEST_S)
+    return 0.0 if at is None else seconds_until(at, now.at)
 
 
 def earliest(shape: Shape, sites: Iterable[Site], now: Now) -> Prospect | None:

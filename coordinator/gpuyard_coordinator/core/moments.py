@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from math import inf
 
 from gpuyard.model.moments import dated
 
@@ -33,7 +34,7 @@ def zero_ms(at: str, mono_s: float) -> int:
     return unix_ms(at) - int(mono_s * 1000)
 
 
-def seconds_until(at: str, moment: str, *, most: float) -> float:
+def seconds_until(at: str, moment: str, *, most: float = inf) -> float:
     """Seconds from `at` to `moment`, within 0 and `most`: a clock that was set in between makes
     nobody wait longer than they would have."""
     left = datetime.fromisoformat(moment) - datetime.fromisoformat(at)

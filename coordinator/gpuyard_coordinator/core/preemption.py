@@ -9,7 +9,6 @@ whatever follows from one preemption comes to an end.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from gpuyard_coordinator.core.backfill import expected_end
 from gpuyard_coordinator.core.clearing import Site, least, needed, suffices
@@ -20,8 +19,6 @@ from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.reservations import HANDOVER_S
 from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import Job, Now
-
-_LONGEST_S: Final = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ def _may_stop(site: Site, job: Job, rank: Rank, now: Now) -> bool:
         return False
     if not (job.is_preemptible and rank_of(cluster, job) < rank):
         return False
-    had_s = seconds_until(attempt.assigned_at, now.at, most=_LONGEST_S)
+    had_s = seconds_until(attempt.assigned_at, now.at)
     return had_s >= cluster.settings.min_runtime_s
 
 

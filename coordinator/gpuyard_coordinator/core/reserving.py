@@ -41,7 +41,6 @@ _NODES_PER_S: Final = 2_500
 _ASKS_PER_NODE: Final = 8
 """Only to ask whether a node could ever hold a shape costs an eighth of it."""
 _BURST_S: Final = 1.0
-_LONGEST_S: Final = 10.0 * 366 * 86_400
 _PLAIN: Final = (
     *("job", "order", "rank", "node", "others"),
     *("start", "start_at", "until", "is_claim"),
@@ -326,7 +325,7 @@ class Reserving:
         self._keep(job, rank, room.nodes, room.start, now)
 
     def _is_starving(self, job: Job, now: Now) -> bool:
-        waited_s = seconds_until(job.queued_at, now.at, most=_LONGEST_S)
+        waited_s = seconds_until(job.queued_at, now.at)
         return waited_s >= self.cluster.settings.starvation_after_s
 
     def _keep(
