@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gpuyard import __version__, notify, subjects, telemetry
-from gpuyard.bus import connect
+from gpuyard.bus import connect, patience_s
 from gpuyard.errors import GpuyardError, Unavailable
 from gpuyard_coordinator import settings as configuration
 
@@ -53,6 +53,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
         inbox_prefix=subjects.COORDINATOR_INBOX,
         credentials=settings.credentials,
         ca=settings.ca,
+        timeout_s=patience_s(settings.url),
     )
     async with bus:
         memory = YardMemory(Path(settings.dir), url=settings.url)

@@ -16,7 +16,7 @@ from gpuyard.messages import Beat
 from gpuyard.model import ids
 from gpuyard.model.node import GpuSample, Health, NodeFacts
 from gpuyard_coordinator import fast_codec
-from gpuyard_coordinator.core import moments
+from gpuyard_coordinator.core import moments, plausible
 
 
 class _Facts(fast_codec.Struct):
@@ -25,9 +25,6 @@ class _Facts(fast_codec.Struct):
     facts: fast_codec.Raw
 
 
-MOST: Final = 1 << 31
-"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay far
-below 64 bit, which no document could hold."""
 _facts_of: Final = fast_codec.reader(_Facts)
 _read_beat: Final = fast_codec.reader(Beat)
 _read_all_but_facts: Final = fast_codec.reader(Beat, leaving_out="facts")
@@ -92,11 +89,8 @@ def _check_untyped(beat: Beat, message: Message) -> None:
 
 
 def _check_numbers(value: Any) -> None:
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            _check_numbers(item)
-    elif isinstance(value, int | float) and abs(value) > MOST:
-        raise RemoteProtocolError(f"the number {value:g} is more than any machine has")
+    if (number := plausible.beyond(value)) is not None:
+        raise RemoteProtocolError(f"the number {number:g} is more than any machine has")
 
 
 def _node_of(message: Message) -> str:

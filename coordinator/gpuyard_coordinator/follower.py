@@ -228,6 +228,7 @@ class Follower:
 
     def _apply(self, key: str, data: bytes | None) -> None:
         kind, _, name = key.partition(".")
+        faults = len(self.cluster.unreadable)
         try:
             if data is None:
                 self._drop(kind, name)
@@ -235,8 +236,9 @@ class Follower:
                 self._put(kind, name, data)
         except (RemoteProtocolError, *_MALFORMED) as fault:
             # One unreadable document must not keep the yard from having a leader.
-            log.error("stored document not understood", extra={"key": key})
             self.cluster.unreadable.append(f"{key}: {fault!r}")
+        for told in self.cluster.unreadable[faults:]:
+            log.error("stored document not understood", extra={"key": key, "fault": told})
 
     def _put(self, kind: str, name: str, data: bytes) -> None:
         if kind not in _KEPT:
@@ -248,7 +250,8 @@ class Follower:
         document: Any = fast_codec.decode_own(data)
         if kind == "node":
             recovery.take_node(self.cluster, document)
-            node = self.cluster.nodes[name]
+            if (node := self.cluster.nodes.get(name)) is None:
+                return
             node.last_beat = node.last_beat or self.clock.now().mono
         elif kind == "tenant":
             recovery.take_tenant(self.cluster, document)

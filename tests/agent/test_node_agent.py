@@ -50,6 +50,18 @@ async def test_beats_keep_their_interval(yard: Yard) -> None:
 
 
 @in_yard
+async def test_that_a_pull_began_is_told_before_the_next_beat_is_due(yard: Yard) -> None:
+    yard.runtime.images.clear()
+    yard.runtime.pull_s = 1.0
+    await yard.coordinator.assign(entry())
+    await yard.until(lambda: "preparing" in yard.told(key()))
+    began = asyncio.get_running_loop().time()
+    await yard.until(lambda: any(told["pull"] for told in yard.last_beat["attempts"]))
+    assert asyncio.get_running_loop().time() - began < 1.2
+    await yard.until(lambda: "running" in yard.told(key()))
+
+
+@in_yard
 async def test_the_lease_counts_from_the_send_time_of_the_answered_beat(yard: Yard) -> None:
     await asyncio.sleep(2.1)
     now = asyncio.get_running_loop().time

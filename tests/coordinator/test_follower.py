@@ -206,9 +206,9 @@ def _yard(generation: int) -> bytes:
     return codec.encode({"v": 1, "id": "abc123", "generation": generation})
 
 
-def _running(number: int, node: str) -> Write:
+def _running(number: int, node: str, *, milli: int = 1000) -> Write:
     document = codec.decode(job(number).data or b"")
-    granted = {"uuid": "GPU-1", "milli": 1000, "memory_mib": None, "core_percent": None}
+    granted = {"uuid": "GPU-1", "milli": milli, "memory_mib": None, "core_percent": None}
     attempt: dict[str, Any] = dict.fromkeys(
         [
             "reason",
@@ -269,6 +269,31 @@ async def test_the_mix_is_read_and_followed_and_counts_what_came_since(bus: Bus)
     async with following(bus) as fresh:
         assert fresh.cluster.priced.observed == 5
         assert fresh.cluster.mix.observed == 6
+
+
+async def test_numbers_that_no_machine_has_are_left_out_and_told(
+    bus: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = []
+    for name in ("a", "b"):
+        document = _node(name)
+        body = codec.decode(document.data or b"")
+        body["facts"] = {**body["facts"], "cpus": 1e308}
+        nodes.append(put(subjects.node_key(name), body))
+    share = {"v": 1, "tenant": "t", "until_ms": 5, "spent": [1 << 62, 0, 0]}
+    writes = [*nodes, _running(0, "c", milli=1 << 60), put(subjects.share_key("t"), share)]
+    await Store(bus.jetstream, token=await lead(bus)).commit(writes)
+
+    async with following(bus) as follower:
+        cluster = follower.cluster
+        assert [cluster.nodes[name].facts["cpus"] for name in ("a", "b")] == [None, None]
+        assert [cluster.nodes[name].generation for name in ("a", "b")] == [-1, -1]
+        assert cluster.jobs["t", "j0"].attempts[0].gpus[0]["milli"] == 1000
+        assert "t" not in cluster.history
+        assert len(cluster.unreadable) == 4
+    told = [record.__dict__["fault"] for record in caplog.records if "understood" in record.message]
+    assert told == cluster.unreadable
+    assert any("node a: its facts have the number 1e+308" in line for line in told)
 
 
 async def test_shares_are_read_and_followed(bus: Bus) -> None:

@@ -14,7 +14,7 @@ import nats.errors
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Message, NoResponders, connect, redact
+from gpuyard.bus import Bus, Message, NoResponders, connect, dialling, patience_s, redact
 from gpuyard.bus import link as link_module
 from gpuyard.bus.dialling import in_words
 from gpuyard.bus.parsing import DirectClient
@@ -347,6 +347,27 @@ async def test_something_else_on_the_port_is_no_hang() -> None:
         url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
             await connect(url, name="test", inbox_prefix="_INBOX.x", timeout_s=0.5)
+
+
+async def test_the_last_server_of_three_has_its_chance_after_two_that_stay_silent(
+    module_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialling, "CONNECT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(dialling, "FIRST_CONNECT_S", 0.5)
+    monkeypatch.setattr("nats.aio.client.shuffle", lambda servers: None)
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    async with server:
+        bad = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        url = f"{bad},{bad.replace('127.0.0.1', 'localhost')},{module_nats_server.url}"
+        with pytest.raises(Unavailable):
+            await connect(url, name="t", inbox_prefix="_INBOX.x", timeout_s=patience_s(bad) / 2)
+        bus = await connect(url, name="t", inbox_prefix="_INBOX.x", timeout_s=patience_s(url))
+        await bus.close()
 
 
 async def test_missing_credentials_and_ca_files_are_named(tmp_path: Path) -> None:

@@ -186,6 +186,8 @@ class FakeRuntime:
         self.refusal: RuntimeFailure | None = None
         self.obeys = True
         """Containers end with 143 at SIGTERM; SIGKILL always ends them."""
+        self.pull_s = 0.0
+        """How long a pull takes, before it tells of itself and after."""
         self._clock = clock
 
     def end(self, which: AttemptKey, code: int | None = 0, **facts: Any) -> None:
@@ -212,7 +214,9 @@ class FakeRuntime:
 
     async def prepare(self, launch: Launch, progress: Callable[[PullProgress], None]) -> None:
         self._check()
+        await asyncio.sleep(self.pull_s)
         progress({"done_bytes": 1, "total_bytes": 2})
+        await asyncio.sleep(self.pull_s)
         self.prepared.append(launch.key)
         self.images.add(launch.image)
 

@@ -51,9 +51,28 @@ _CDI: Final = (
     "have no cdi, and before 28 it must be enabled in daemon.json"
 )
 _LOGIN: Final = "log the agent's user in on the node with 'docker login'"
+_ROOM: Final = (
+    "make room under docker's root on the node: 'docker system df' shows what takes it, "
+    "'docker image prune' removes images that nothing uses"
+)
+_NAME: Final = (
+    "check the image's name and tag; for a private one log the agent's user in on the node with "
+    "'docker login'"
+)
+_PLATFORM: Final = (
+    "it has no build for this node's processor or system: take a tag that has one, or a node of "
+    "another kind"
+)
+_DNS: Final = "check the registry's name and the DNS of the node ('getent hosts' asks it)"
+_REACH: Final = (
+    "check the node's way to the registry (network, firewall, docker's proxy), or bring the image "
+    "to the node with 'docker load'"
+)
+_REGISTRY: Final = "the registry fails by itself: try again later, or name another one"
+_TRY_PULL: Final = "try 'docker pull' on the node, which shows where it fails"
 
 _ANYWHERE: Final = (
-    _Row("no space left on device|disk quota exceeded", EndReason.NO_SPACE),
+    _Row("no space left on device|disk quota exceeded", EndReason.NO_SPACE, mend=_ROOM),
     _Row("context deadline exceeded|transport is closing|error reading from server: eof",
          EndReason.RUNTIME_ERROR, temporary=True),
 )  # fmt: skip
@@ -82,16 +101,25 @@ _CONTAINER: Final = (
 _PULL: Final = (
     _Row("toomanyrequests|too many requests|rate limit|status: 429", EndReason.IMAGE_PULL_FAILED,
          temporary=True, mend="log the agent's user in, or use a registry mirror"),
+    _Row("no matching manifest|does not match the specified platform|operating system cannot be used"
+         "|no match for platform", EndReason.IMAGE_NOT_FOUND, mend=_PLATFORM),
     _Row("pull access denied|repository does not exist|manifest unknown|manifest for .* not found"
-         "|not found: manifest|name unknown|no matching manifest|failed to resolve reference .*"
-         ": not found|no such image", EndReason.IMAGE_NOT_FOUND),
+         "|not found: manifest|name unknown|failed to resolve reference .*: not found"
+         "|no such image", EndReason.IMAGE_NOT_FOUND, mend=_NAME),
     _Row("unauthorized|authentication required|no basic auth credentials|incorrect username"
          "|denied: |status: 40[13]|authorization failed", EndReason.IMAGE_AUTH, mend=_LOGIN),
     _Row("invalid reference format|invalid tag format", EndReason.INVALID),
     _Row("certificate signed by unknown authority|gave http response to https client"
          "|certificate is not trusted|tls: failed to verify|x509: ", EndReason.IMAGE_PULL_FAILED,
          mend="make docker on the node trust that registry (/etc/docker/certs.d, daemon.json)"),
-    _Row("", EndReason.IMAGE_PULL_FAILED, temporary=True),
+    _Row("dial tcp: lookup |no such host|server misbehaving", EndReason.IMAGE_PULL_FAILED,
+         temporary=True, mend=_DNS),
+    _Row("connection (refused|reset)|no route to host|network is unreachable|timeout|proxyconnect"
+         "|deadline exceeded|client.timeout", EndReason.IMAGE_PULL_FAILED, temporary=True,
+         mend=_REACH),
+    _Row("status(:| code) 5[0-9][0-9]", EndReason.IMAGE_PULL_FAILED, temporary=True,
+         mend=_REGISTRY),
+    _Row("", EndReason.IMAGE_PULL_FAILED, temporary=True, mend=_TRY_PULL),
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class Meter:
 @dataclass(eq=False, slots=True)
 class _Pull:
     listeners: list[Progress] = field(default_factory=list)
-    last: PullProgress | None = None
+    last: PullProgress = field(default_factory=lambda: PullProgress(done_bytes=0, total_bytes=0))
     task: "asyncio.Task[None] | None" = None
 
 
@@ -68,14 +68,14 @@ class Pulls:
     async def pull(self, image: str, progress: Progress) -> None:
         """Pulls `image`, or joins the pull of it that runs; ends with the last who waits.
 
+        `progress` is told at once that it began: a registry may take long to name the layers.
         Raises RuntimeFailure with an image's reason, `no_space` or `invalid`.
         """
         pull = self._running.get(image)
         if pull is None:
             pull = self._running[image] = _Pull()
             pull.task = asyncio.create_task(self._run(image, pull))
-        elif pull.last is not None:
-            progress(pull.last)
+        progress(pull.last)
         pull.listeners.append(progress)
         assert pull.task is not None
         try:
@@ -128,7 +128,7 @@ class Pulls:
                 if "error" in line:
                     raise pull_refusal(200, _error_of(line))
                 pull.last = meter.take(line) or pull.last
-                if pull.last is not None and loop.time() >= told + _EVERY_S:
+                if loop.time() >= told + _EVERY_S:
                     told = loop.time()
                     _tell(pull)
         finally:
@@ -151,9 +151,8 @@ def _error_of(line: Mapping[str, Any]) -> str:
 
 
 def _tell(pull: _Pull) -> None:
-    if pull.last is not None:
-        for listener in list(pull.listeners):
-            listener(pull.last)
+    for listener in list(pull.listeners):
+        listener(pull.last)
 
 
 def _stuck(image: str, what: str) -> RuntimeFailure:

@@ -220,7 +220,11 @@ class Actions:
 
     async def _prepare(self, attempt: Attempt) -> None:
         def progress(pull: PullProgress) -> None:
+            has_begun = attempt.pull is None
             attempt.pull = pull
+            if has_begun:
+                # Whoever waits for the job hears of it now, of the rest with each beat.
+                self._node.changed()
 
         await self._node.engine.runtime.prepare(self._launch(attempt), progress)
         attempt.prepared, attempt.image_missing, attempt.failing_since = True, False, None

@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 
 from gpuyard import notify, subjects
-from gpuyard.bus import Bus, connect
+from gpuyard.bus import Bus, connect, patience_s
 from gpuyard.errors import BusTooOld, Unavailable
 from gpuyard_agent.core.fence import stop_grace_s
 from gpuyard_agent.core.memory import Memory
@@ -94,6 +94,7 @@ class AgentProcess:
                     inbox_prefix=subjects.agent_inbox(names[0]),
                     credentials=self._settings.credentials,
                     ca=self._settings.ca,
+                    timeout_s=patience_s(self._settings.url),
                 )
                 await self._locate(self._bus.url)
                 await self.link.attach(self._bus)

@@ -42,7 +42,8 @@ _RANK: Final = {
     JobState.STOPPING: 3,
 }
 PULL_STEP_BYTES: Final = 16 * 1024 * 1024
-"""A `pulling` event is worth a write once this much more has arrived."""
+"""After the first, which tells that a pull began, a `pulling` event is worth a write once this much
+more has arrived."""
 
 
 def apply_beat(cluster: Cluster, event: NodeBeat, now: Now, effects: Effects) -> None:
@@ -341,7 +342,8 @@ def _take_progress(
     pull = report["pull"]
     if pull is None or job.state is not JobState.PREPARING:
         return
-    if pull["done_bytes"] - attempt.pull_reported >= PULL_STEP_BYTES:
+    told = attempt.pull_reported
+    if told is None or pull["done_bytes"] - told >= PULL_STEP_BYTES:
         attempt.pull_reported = pull["done_bytes"]
         effects.emit(job, EventKind.PULLING, now, data=dict(pull) | _whose(attempt))
 

@@ -1,7 +1,7 @@
 """Between the core's nouns and the documents that are stored or sent; nothing is decided here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -311,41 +311,31 @@ def node_from_document(document: NodeDocument) -> Node:
 
 def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
     """The whole wanted set of a node, derived from its jobs (docs/decisions)."""
-    entries = [
-        {**_entry_fields(job, attempt), "spec": job.spec} for job, attempt in node.attempts.values()
-    ]
-    fields = {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
-    return cast(WantedDocument, fields)
+    return cast(WantedDocument, _wanted(cluster, node, lambda job: job.spec))
 
 
 def encode_wanted(cluster: Cluster, node: Node) -> bytes:
     """`wanted_document` as it is sent, without unpacking a spec."""
-    entries = [
-        {**_entry_fields(job, attempt), "spec": fast_codec.Raw(job.packed_spec)}
-        for job, attempt in node.attempts.values()
+    return fast_codec.encode(_wanted(cluster, node, lambda job: fast_codec.Raw(job.packed_spec)))
+
+
+def _wanted(cluster: Cluster, node: Node, spec_of: Callable[[Job], Any]) -> dict[str, Any]:
+    entries: list[Mapping[str, Any]] = [
+        _wanted_entry(job, attempt, spec_of(job)) for job, attempt in node.attempts.values()
     ]
-    return fast_codec.encode(
-        {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
-    )
-
-
-def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
-    """The document but for its entries."""
+    entries += [_refusing_entry(node, key) for key in sorted(node.refused)]
     return {
         "v": 1,
         "yard": cluster.yard,
         "node": node.name,
         "token": list(cluster.token),
         "revision": node.revision,
+        "entries": entries,
     }
 
 
-def _refusing(node: Node) -> list[WantedEntry]:
-    """Entries that tell an agent to end attempts of its host which nobody wants any more."""
-    return [_refusing_entry(node, key) for key in sorted(node.refused)]
-
-
 def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
+    """Tells an agent to end an attempt of its host which nobody wants any more."""
     tenant, job, attempt = key
     return {
         "tenant": tenant,
@@ -363,9 +353,8 @@ def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
     }
 
 
-def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
-    """An entry but for its spec, which is packed already."""
-    fields = {
+def _wanted_entry(job: Job, attempt: Attempt, spec: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
         "tenant": job.tenant,
         "job": job.id,
         "attempt": attempt.number,
@@ -378,6 +367,7 @@ def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
         "spec_sha256": job.spec_sha256,
         "stop": attempt.stop,
         "fence_s": job.fence_s,
+        "spec": spec,
     }
     whole = job.last
     if attempt.rank is not None and whole is not None:

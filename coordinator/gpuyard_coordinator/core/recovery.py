@@ -18,6 +18,7 @@ from gpuyard_coordinator.core import (
     dependencies,
     documents,
     ledger,
+    plausible,
     stored_jobs,
     takeover,
     tenancy,
@@ -90,6 +91,9 @@ def take_mix(cluster: Cluster, document: Mapping[str, Any]) -> None:
 def take_node(cluster: Cluster, document: NodeDocument) -> None:
     """A node as it was stored; what was heard of it stays known, and its attempts hold."""
     try:
+        document, fault_of_facts = plausible.mended_node(document)
+        if fault_of_facts is not None:
+            cluster.unreadable.append(f"node {document['name']}: {fault_of_facts}")
         node = documents.node_from_document(document)
     except _MALFORMED as fault:
         cluster.unreadable.append(f"node {document.get('name')}: {fault!r}")
@@ -148,6 +152,8 @@ def load_job(cluster: Cluster, data: bytes) -> Job:
     """As `take_job`, but for the queue: `fill_queue` is to be called once all are loaded."""
     job = stored_jobs.read_job(data, cluster.tenants)
     key = job.key
+    if job.attempts and (fault := plausible.mend_grants(job)) is not None:
+        cluster.unreadable.append(f"job {job.tenant}.{job.id}: {fault}")
     if key in cluster.jobs:
         _take_out(cluster, key)
     elif job.submit_seq >= cluster.priced.next_submit_seq and job.array is None:

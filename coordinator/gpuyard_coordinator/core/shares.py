@@ -17,6 +17,8 @@ from gpuyard_coordinator.core.state import Attempt, Job, Now
 DOCUMENT_KEPT_S: Final = KEPT_S
 """What is older weighs nothing."""
 _NOTHING: Final[Amounts] = (0, 0, 0)
+_MOST: Final = 1 << 61
+"""What is added to it until it is next stored must fit into 63 bits too."""
 
 
 def share_document(cluster: Cluster, tenant: str) -> dict[str, Any]:
@@ -28,6 +30,8 @@ def share_document(cluster: Cluster, tenant: str) -> dict[str, Any]:
 def take_share(cluster: Cluster, document: Mapping[str, Any]) -> None:
     """A share as it was stored. Raises KeyError, TypeError or ValueError where it is none."""
     gpus, cpus, memory = map(int, document["spent"])
+    if max(gpus, cpus, memory) > _MOST:
+        raise ValueError(f"{max(gpus, cpus, memory)} spent is more than any yard has")
     cluster.history[document["tenant"]] = History((gpus, cpus, memory), int(document["until_ms"]))
 
 

@@ -87,8 +87,8 @@ class Attempt:
     """(token, revision) of the first wanted document of this leader that holds it."""
     gpu_memory_mib: int = 0
     """GPU memory that the grant stands for in the tenant's limit."""
-    pull_reported: int = 0
-    """Bytes of the last `pulling` event."""
+    pull_reported: int | None = None
+    """Bytes of the last `pulling` event; None before the first."""
     fenced: bool = False
     """The node's keeper holds the attempt's fence on its disk, as last reported."""
     silent_since: float | None = None

@@ -150,7 +150,8 @@ def _changed(workload: Workload, wanted: Change, read: Reader) -> Workload:
         workload.machines, workload.nodes = _fleet(wanted.fleet, read), []
     if wanted.tenants is not None:
         workload.tenants = documents.read_tenants(Path(wanted.tenants), read(wanted.tenants))
-    workload.tenants = documents.with_quotas(workload.tenants, wanted.quotas)
+    owners = (arrival.tenant for arrival in workload.arrivals)
+    workload.tenants = documents.with_quotas(workload.tenants, wanted.quotas, owners=owners)
     if not workload.machines and not workload.nodes:
         raise BadInput(f"{workload.name}: it has no nodes; name a fleet with --fleet FILE")
     if wanted.load is not None:

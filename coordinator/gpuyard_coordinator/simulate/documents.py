@@ -3,6 +3,7 @@
 Everything that cannot be meant is one line with the file and the field.
 """
 
+import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -96,9 +97,14 @@ def read_tenants(path: Path, entries: Iterable[Any]) -> dict[str, dict[str, Any]
 
 
 def with_quotas(
-    tenants: Mapping[str, dict[str, Any]], quotas: Sequence[str]
+    tenants: Mapping[str, dict[str, Any]], quotas: Sequence[str], *, owners: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """The tenants with other limits, each given as TENANT=GPUS; raises BadInput."""
+    """The tenants with other limits, each given as TENANT=GPUS.
+
+    `owners` are the tenants of jobs. Raises BadInput, also for a tenant that is neither known nor
+    has a job: its limit would change nothing.
+    """
+    known = sorted({*tenants, *owners}) if quotas else []
     changed = dict(tenants)
     for text in quotas:
         name, _, amount = text.partition("=")
@@ -106,10 +112,14 @@ def with_quotas(
             gpus = float(amount)
         except ValueError:
             raise BadInput(f"--quota {text}: write TENANT=GPUS, as team-a=8") from None
-        known = changed.get(name, {"tenant": name})
-        limits = {**(known.get("limits") or {}), "gpus": gpus}
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[:10])}"
+            raise BadInput(f"--quota {text}: there is no tenant {name}; {hint}")
+        tenant = changed.get(name, {"tenant": name})
+        limits = {**(tenant.get("limits") or {}), "gpus": gpus}
         try:
-            changed[name] = dict(parse_tenant({**known, "limits": limits}).normalised())
+            changed[name] = dict(parse_tenant({**tenant, "limits": limits}).normalised())
         except RequestError as fault:
             raise BadInput(f"--quota {text}: {fault}") from None
     return changed

@@ -14,7 +14,7 @@ Nothing of the client library passes through it, exceptions included: callers se
 """
 
 from gpuyard.bus.connection import Bus, connect
-from gpuyard.bus.dialling import redact
+from gpuyard.bus.dialling import patience_s, redact
 from gpuyard.bus.fitting import Fitting, fit_streams
 from gpuyard.bus.handle import Handle
 from gpuyard.bus.jetstream import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, JetStream
@@ -66,6 +66,7 @@ __all__ = [
     "ensure_streams",
     "fit_streams",
     "last_values",
+    "patience_s",
     "read_cut",
     "read_last_values",
     "redact",

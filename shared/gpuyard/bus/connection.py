@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from gpuyard.bus.dialling import Target
+from gpuyard.bus.dialling import FIRST_CONNECT_S, Target
 from gpuyard.bus.handle import Handle
 from gpuyard.bus.jetstream import JetStream
 from gpuyard.bus.link import Link
@@ -77,11 +77,12 @@ async def connect(
     inbox_prefix: str,
     credentials: str | os.PathLike[str] | None = None,
     ca: str | os.PathLike[str] | None = None,
-    timeout_s: float = 5.0,
+    timeout_s: float = FIRST_CONNECT_S,
 ) -> Bus:
     """Connect, trying for `timeout_s`, and stay connected until closed.
 
-    `url` may hold a token or several servers with commas between; `credentials` is a file with an
+    `url` may hold a token or several servers with commas between, all tried in one `timeout_s`:
+    `patience_s` gives each its chance; `credentials` is a file with an
     nkey seed or a `.creds` file. `inbox_prefix` is the private prefix of the caller, from
     `subjects`. Raises `Unavailable` with one line that names the URL without its secret and the
     reason, or `BusTooOld`.

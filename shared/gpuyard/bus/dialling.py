@@ -19,6 +19,7 @@ from gpuyard.errors import BusTooOld, LocalProtocolError, Unavailable
 MINIMUM_VERSION: Final = (2, 12)
 """Message TTLs and atomic batches came with it."""
 CONNECT_TIMEOUT_S: Final = 2
+FIRST_CONNECT_S: Final = 5.0
 RECONNECT_WAIT_S: Final = 0.5
 PING_EVERY_S: Final = 5
 CLOSE_TIMEOUT_S: Final = 2.0
@@ -46,6 +47,15 @@ class Target:
 def redact(url: str) -> str:
     """The URL, or several with commas between, with everything before an `@` replaced."""
     return re.sub(r"(?<=://)[^/@,]*@", "***@", url)
+
+
+def patience_s(url: str) -> float:
+    """How long a first connect takes at most when the last server tried is the one that answers.
+
+    Each bad one may take the time of a connect and the same again for its greeting. Meant for
+    daemons; a person who waits is told sooner.
+    """
+    return max(FIRST_CONNECT_S, len(url.split(",")) * (2 * CONNECT_TIMEOUT_S + RECONNECT_WAIT_S))
 
 
 async def dial(

@@ -8,6 +8,7 @@ import click
 from gpuyard.cli.completing import job_ids
 from gpuyard.cli.globals import current, global_options
 from gpuyard.cli.jobs import array_text, gpus_text, state_text, user_text, why_text
+from gpuyard.cli.progress import pulled
 from gpuyard.cli.render import (
     View,
     age,
@@ -239,6 +240,8 @@ def event_text(event: View) -> str:
     if event["reason"]:
         parts.append(f"[{event['reason']}]")
     message, actor = local_times(event["message"] or ""), event["actor"]
+    if event["kind"] == "pulling":
+        message = message or pulled(event["data"])
     if actor and not message.endswith(f"by {actor}"):
         parts.append(f"by {actor}:" if message else f"by {actor}")
     parts.append(message)

@@ -18,7 +18,8 @@ def doing(event: Event) -> str | None:
     if kind == "preparing":
         return f"preparing on {node}"
     if kind == "pulling":
-        return f"pulling the image on {node}{_pulled(event['data'])}"
+        loaded = pulled(event["data"])
+        return f"pulling the image on {node}{f': {loaded}' if loaded else ''}"
     if kind == "running":
         return f"running on {node}"
     if kind == "stopping":
@@ -26,13 +27,39 @@ def doing(event: Event) -> str | None:
     return None
 
 
-def holding_up(event: Event, image: str) -> str | None:
+def holding_up(event: Event) -> str | None:
     """What a job waits for, for a line of its own where no line of progress is seen."""
     if event["kind"] in ("queued", "verdict") and event["message"]:
         return f"waits: {event['message']}"
-    if event["kind"] == "pulling":
-        return f"is pulling {image} on {event['node'] or 'a node'}"
     return None
+
+
+class PullLines:
+    """The begin and the end of a job's pulls, for lines where no line of progress is seen.
+
+    Each node of an attempt tells its own; that the job runs means that all have pulled.
+    """
+
+    def __init__(self, image: str) -> None:
+        self._image = image
+        self._nodes: list[str] = []
+
+    def begun(self, event: Event) -> str | None:
+        """The line for an event that tells of a pull, once per node and attempt."""
+        if event["kind"] == "requeued":
+            self._nodes.clear()
+        node = str((event["data"] or {}).get("node") or event["node"] or "a node")
+        if event["kind"] != "pulling" or node in self._nodes:
+            return None
+        self._nodes.append(node)
+        return f"is pulling {self._image} on {node}"
+
+    def ended(self) -> str | None:
+        """The line for the job's first sign of life after a pull."""
+        if not self._nodes:
+            return None
+        nodes, self._nodes = self._nodes, []
+        return f"has pulled {self._image} on {', '.join(nodes)}"
 
 
 def note(event: Event) -> str | None:
@@ -68,9 +95,10 @@ def short_id(id: str) -> str:
     return f"{job[:8]}{underscore}{number}" if is_random else id
 
 
-def _pulled(data: Mapping[str, Any]) -> str:
+def pulled(data: Mapping[str, Any]) -> str:
+    """How much of an image has arrived; nothing before its layers are known."""
     pull = data.get("pull") if isinstance(data.get("pull"), dict) else data
     done, total = (pull.get(key) for key in ("done_bytes", "total_bytes")) if pull else (None, None)
     if not isinstance(done, int) or not isinstance(total, int) or total <= 0:
         return ""
-    return f": {mib(done >> 20)} of {mib(total >> 20)}"
+    return f"{mib(done >> 20)} of {mib(total >> 20)}"

@@ -11,7 +11,7 @@ import errno
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuyard.cli.ending import CLOSED_PIPE, INTERRUPTED, OWN_TIMEOUT, UNAVAILABLE, YARD_FAILED, say
 from gpuyard.cli.members import RankedOutput
@@ -24,6 +24,9 @@ from gpuyard.client.jobs import Job
 from gpuyard.client.output import ShownChunk
 from gpuyard.errors import GpuyardError, UnknownThing
 from gpuyard.messages import Event
+
+if TYPE_CHECKING:
+    from gpuyard.cli.progress import PullLines
 
 SECOND_PRESS_S: Final = 3.0
 DEFAULT_GRACE_S: Final = 30.0
@@ -55,6 +58,7 @@ class RunSession:
         self._progress = ProgressLine(is_quiet=options.is_quiet)
         self._told = ""
         """The last line about waiting, so that each is told once."""
+        self._pulls: PullLines | None = None
         self._code_if_cancelled: int | None = None
         self._pressed_at: float | None = None
         self._leave_at: float | None = None
@@ -143,13 +147,31 @@ class RunSession:
             self._progress.show(f"job {progress.short_id(self._id)} {text}")
         if self._progress.is_shown or self._options.is_quiet:
             return
-        text = progress.holding_up(event, str(self._spec.get("image")))
+        text = progress.holding_up(event)
         if text and text != self._told:
             self._told = text
-            self._say(f"job {progress.short_id(self._id)} {text}")
+            self._say_of_job(text)
+        if self._pulls is None:
+            self._pulls = progress.PullLines(str(self._spec.get("image")))
+        if text := self._pulls.begun(event):
+            self._say_of_job(text)
+        elif event["kind"] == "running":
+            self._say_pulled()
+
+    def _say_pulled(self) -> None:
+        if self._pulls is not None and (text := self._pulls.ended()):
+            self._say_of_job(text)
+
+    def _say_of_job(self, text: str) -> None:
+        from gpuyard.cli import progress
+
+        self._say(f"job {progress.short_id(self._id)} {text}")
 
     async def _show_chunk(self, chunk: ShownChunk, writer: OutputWriter) -> None:
         self._progress.clear()
+        if chunk["data"]:
+            # The output may be here before the event that the job runs.
+            self._say_pulled()
         if "rank" in chunk:
             await self._show_lines(self._ranked.feed(chunk), writer)
             return
@@ -169,6 +191,8 @@ class RunSession:
 
         self.view = job.view
         self._progress.clear()
+        if job.state == "succeeded":
+            self._say_pulled()
         was_ours = job.reason == "cancelled" and self._code_if_cancelled is not None
         if not was_ours and (text := progress.ending(job.view)):
             say(text)

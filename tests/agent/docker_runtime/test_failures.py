@@ -34,7 +34,8 @@ _RUNC = "failed to create shim task: OCI runtime create failed: runc create fail
          "cuda_incompatible", False, ""),
         (500, _RUNC + "nvidia-container-cli: nvml error: driver/library version mismatch",
          "runtime_error", False, "reboot"),
-        (500, "write /var/lib/docker/x: no space left on device", "no_space", False, ""),
+        (500, "write /var/lib/docker/x: no space left on device", "no_space", False,
+         "docker image prune"),
         (500, 'exec: "docker-init": executable file not found in $PATH', "runtime_error", False,
          "tini"),
         (400, "No command specified", "invalid", False, ""),
@@ -68,41 +69,50 @@ def test_a_refused_container(
 
 
 @pytest.mark.parametrize(
-    ("status", "text", "reason", "temporary"),
+    ("status", "text", "reason", "temporary", "mend"),
     [
         (404, ("pull access denied for a/b, repository does not exist or may require 'docker "
-         "login': denied: requested access to the resource is denied"), "image_not_found", False),
+         "login': denied: requested access to the resource is denied"), "image_not_found", False,
+         "check the image's name"),
         (404, "manifest for a/b:9 not found: manifest unknown: manifest unknown",
-         "image_not_found", False),
+         "image_not_found", False, "check the image's name"),
         (500, "no matching manifest for linux/arm64/v8 in the manifest list entries",
-         "image_not_found", False),
+         "image_not_found", False, "no build for this node's processor"),
         (404, "failed to resolve reference \"r.example/a:1\": r.example/a:1: not found",
-         "image_not_found", False),
+         "image_not_found", False, "check the image's name"),
         (500, "Get \"https://r.example/v2/\": unauthorized: incorrect username or password",
-         "image_auth", False),
+         "image_auth", False, "docker login"),
         (500, "Head \"https://r.example/v2/a/manifests/1\": no basic auth credentials",
-         "image_auth", False),
-        (500, "denied: requested access to the resource is denied", "image_auth", False),
-        (200, "toomanyrequests: You have reached your pull rate limit", "image_pull_failed", True),
-        (500, "received unexpected HTTP status: 429 Too Many Requests", "image_pull_failed", True),
-        (200, "write /var/lib/docker/tmp/x: no space left on device", "no_space", False),
-        (500, "dial tcp 127.0.0.1:1: connect: connection refused", "image_pull_failed", True),
-        (500, "dial tcp: lookup r.example: no such host", "image_pull_failed", True),
-        (500, "net/http: TLS handshake timeout", "image_pull_failed", True),
-        (200, "unexpected EOF", "image_pull_failed", True),
+         "image_auth", False, "docker login"),
+        (500, "denied: requested access to the resource is denied", "image_auth", False,
+         "docker login"),
+        (200, "toomanyrequests: You have reached your pull rate limit", "image_pull_failed", True,
+         "registry mirror"),
+        (500, "received unexpected HTTP status: 429 Too Many Requests", "image_pull_failed", True,
+         "registry mirror"),
+        (200, "write /var/lib/docker/tmp/x: no space left on device", "no_space", False,
+         "docker system df"),
+        (500, "dial tcp 127.0.0.1:1: connect: connection refused", "image_pull_failed", True,
+         "way to the registry"),
+        (500, "dial tcp: lookup r.example: no such host", "image_pull_failed", True,
+         "DNS of the node"),
+        (500, "net/http: TLS handshake timeout", "image_pull_failed", True, "way to the registry"),
+        (200, "unexpected EOF", "image_pull_failed", True, "docker pull"),
         (500, "received unexpected HTTP status: 503 Service Unavailable", "image_pull_failed",
-         True),
+         True, "fails by itself"),
         (500, "tls: failed to verify certificate: x509: certificate signed by unknown authority",
-         "image_pull_failed", False),
-        (500, "http: server gave HTTP response to HTTPS client", "image_pull_failed", False),
-        (400, "invalid reference format", "invalid", False),
+         "image_pull_failed", False, "trust that registry"),
+        (500, "http: server gave HTTP response to HTTPS client", "image_pull_failed", False,
+         "trust that registry"),
+        (400, "invalid reference format", "invalid", False, ""),
     ],
 )  # fmt: skip
-def test_a_refused_pull(status: int, text: str, reason: str, temporary: bool) -> None:
+def test_a_refused_pull(status: int, text: str, reason: str, temporary: bool, mend: str) -> None:
     found = pull_refusal(status, text)
 
     assert (found.reason, found.temporary) == (reason, temporary)
-    assert text in str(found)
+    assert str(found).startswith(f"{text}: " if mend else text)
+    assert mend in str(found)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ async def test_a_pull_tells_its_progress_and_is_shared(bench: Bench) -> None:
         await asyncio.gather(*(bench.runtime.prepare(launch, told.append) for _ in range(3)))
 
         assert registry.pulls == 1
+        assert told[0] == {"done_bytes": 0, "total_bytes": 0}
         assert told[-1] == {
             "done_bytes": len(registry.layer),
             "total_bytes": len(registry.layer),

@@ -194,13 +194,15 @@ def test_progress_never_goes_back() -> None:
     assert yard.kinds() == ["accepted", "assigned", "running", "stopping"]
 
 
-def test_a_pull_is_told_in_steps_worth_a_write() -> None:
+def test_a_pull_is_told_as_it_begins_and_then_in_steps_worth_a_write() -> None:
     yard = yard_with_job("assigned")
     step = 16 * 1024 * 1024
-    for done in (0, step - 1, step, step + 5, 2 * step, 2 * step):
+    told = []
+    for done in (0, 0, step - 1, step, step + 5, 2 * step, 2 * step):
         yard.report(state="preparing", pull={"done_bytes": done, "total_bytes": 9 * step})
+        told.append(yard.kinds().count("pulling"))
 
-    assert yard.kinds().count("pulling") == 2
+    assert told == [1, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_start_that_a_cancel_overtook_is_stored_all_the_same() -> None:

@@ -170,7 +170,9 @@ def test_what_is_wrong_in_a_trace_is_named_with_its_field(
     [
         ({"policies": ("best",)}, "--policy best: there are ours, best-fit"),
         ({"quotas": ("a",)}, "--quota a: write TENANT=GPUS"),
-        ({"quotas": ("a=-1",)}, "--quota a=-1"),
+        ({"quotas": ("default=-1",)}, "--quota default=-1: limits.gpus"),
+        ({"quotas": ("defalt=4",)}, "there is no tenant defalt; did you mean default?"),
+        ({"quotas": ("x=4",)}, "there is no tenant x; there are default"),
     ],
 )
 def test_what_is_wrong_in_an_option_is_named(

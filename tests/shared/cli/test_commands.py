@@ -319,14 +319,20 @@ async def test_a_closed_stderr_loses_only_what_goes_there(nats_server: NatsServe
         assert (code, out, err) == (125, b"", b"")
 
 
-async def test_off_a_terminal_run_says_once_what_it_waits_for(nats_server: NatsServer) -> None:
+async def test_off_a_terminal_run_says_once_what_it_waits_for_and_pulls(
+    nats_server: NatsServer,
+) -> None:
     async def live(yard: FakeYard, job: FakeJob) -> None:
         await yard.accept(job)
         for message in ("0/1 nodes fit", "0/1 nodes fit", "1 job goes first"):
             await yard.event(job, "queued", message=message)
         await yard.assign(job)
         for done in (1, 2):
-            await yard.event(job, "pulling", data={"done_bytes": done, "total_bytes": 2})
+            for node in ("n1", "n2"):
+                data = {"done_bytes": done, "total_bytes": 2, "node": node}
+                await yard.event(job, "pulling", data=data)
+        await yard.chunk(job, b"out\n")
+        await yard.event(job, "running")
         await yard.chunk(job, b"", end=True)
         await yard.end(job)
 
@@ -338,8 +344,11 @@ async def test_off_a_terminal_run_says_once_what_it_waits_for(nats_server: NatsS
                 "gpuyard: job one waits: 0/1 nodes fit",
                 "gpuyard: job one waits: 1 job goes first",
                 "gpuyard: job one is pulling busybox on n1",
+                "gpuyard: job one is pulling busybox on n2",
+                "gpuyard: job one has pulled busybox on n1, n2",
             ],
         )
+        assert loud.out == b"out\n"
         quiet = await gpuyard(nats_server.url, "run", "-q", "--id", "two", "busybox")
         assert (quiet.code, quiet.err) == (0, "")
 

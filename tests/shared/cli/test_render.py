@@ -373,6 +373,14 @@ def test_an_event_names_who_did_it_before_what_is_said_of_it(
     assert event_text(event) == told
 
 
+def test_an_event_of_a_pull_tells_how_much_has_arrived() -> None:
+    event = {"kind": "pulling", "node": "n1", "reason": None, "message": None, "actor": None}
+    loaded = {"done_bytes": 512 << 20, "total_bytes": 1024 << 20}
+    assert event_text(event | {"data": loaded}) == "pulling    on n1 512 MiB of 1.0 GiB"
+    begun = {"done_bytes": 0, "total_bytes": 0}
+    assert event_text(event | {"data": begun}) == "pulling    on n1"
+
+
 def test_times_in_messages_are_of_this_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
