@@ -155,7 +155,9 @@ class Link:
         except nats.errors.Error as fault:
             raise self._refusal(fault, subject, len(data)) from fault
 
-    async def publish_all(self, messages: Sequence[Outgoing], *, more_follows: bool = False) -> None:
+    async def publish_all(
+        self, messages: Sequence[Outgoing], *, more_follows: bool = False
+    ) -> None:
         """The same for many at once, of which none is sent where one cannot be; `more_follows` lets
         them wait for the next message."""
         try:

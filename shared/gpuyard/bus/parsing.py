@@ -98,7 +98,9 @@ class DirectClient(Client):
             return
         await self._send_commands([publish_command(subject, reply, payload, lines)])
 
-    async def publish_all(self, messages: Sequence[Outgoing], *, more_follows: bool = False) -> None:
+    async def publish_all(
+        self, messages: Sequence[Outgoing], *, more_follows: bool = False
+    ) -> None:
         """Publish in one go, each as `publish` would; raises as it does, then none is sent. With
         `more_follows` they wait for the next message, and go out with it."""
         if self.is_draining_pubs or not self.is_connected:
@@ -110,7 +112,9 @@ class DirectClient(Client):
             more_follows=more_follows,
         )
 
-    async def _send_commands(self, commands: Sequence[bytes], *, more_follows: bool = False) -> None:
+    async def _send_commands(
+        self, commands: Sequence[bytes], *, more_follows: bool = False
+    ) -> None:
         self.stats["out_msgs"] += len(commands)
         joined = commands[0] if len(commands) == 1 else b"".join(commands)
         self.stats["out_bytes"] += len(joined)
