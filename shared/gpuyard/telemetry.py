@@ -28,8 +28,7 @@ def configure(
     What is None comes from GPUYARD_LOG_LEVEL and GPUYARD_LOG_FORMAT, then from the defaults: info,
     and text on a terminal but JSON elsewhere. Raises ValueError for a word that is none of these.
     """
-    import structlog
-
+    structlog = _structlog()
     level = _choice(level or environment.get(LEVEL_VARIABLE) or "info", LEVELS, "log level")
     default = "text" if sys.stderr.isatty() else "json"
     format = _choice(format or environment.get(FORMAT_VARIABLE) or default, FORMATS, "log format")
@@ -58,8 +57,22 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for noisy in ("asyncio", "docker", "urllib3", "nats"):
+    for noisy in ("asyncio", "nats"):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+
+
+def _structlog() -> Any:
+    """The library without `rich`, which it would load where anything brought that: it would draw
+    other tracebacks, and be 3 MiB of every daemon."""
+    if "structlog" not in sys.modules and "rich" not in sys.modules:
+        sys.modules["rich"] = None  # type: ignore[assignment] # how an import is made to fail
+        try:
+            import structlog
+        finally:
+            del sys.modules["rich"]
+    import structlog
+
+    return structlog
 
 
 def _rendering(format: str) -> list[Any]:

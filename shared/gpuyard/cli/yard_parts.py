@@ -49,7 +49,7 @@ class Plan:
 
 def make_plan(options: UpOptions) -> Plan:
     """Decides from the options and this machine; raises with one line where it cannot be."""
-    needed = ("structlog", "msgspec", "numpy", "docker", "pynvml")
+    needed = ("structlog", "msgspec", "numpy", "pynvml")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise GpuyardError("the parts of a yard are not installed; pip install 'gpuyard[all]'")
