@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ async def test_a_command_runs_and_its_code_and_streams_come_back(bench: Bench) -
 
     assert (exit.code, exit.out_of_memory, exit.engine_restarted) == (3, False, False)
     assert await bench.read(launch.key) == (b"out\n", b"err\n")
+
+
+async def test_calls_of_the_engine_need_no_threads(bench: Bench) -> None:
+    await bench.start(bench.launch_of("sleep", "600"))
+    before = threading.active_count()
+
+    await asyncio.gather(*(bench.runtime.seen() for _ in range(30)))
+
+    assert threading.active_count() <= before
 
 
 async def test_a_hundred_instant_exits_are_all_told(bench: Bench) -> None:
