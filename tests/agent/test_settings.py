@@ -111,10 +111,11 @@ def test_the_command_line_refuses_in_one_line(tmp_path: Path) -> None:
 
 def test_it_is_light() -> None:
     program = (
-        "import sys; import gpuyard_agent.__main__, gpuyard_agent.loop.process\n"
+        "import sys; import gpuyard_agent.__main__\n"
         "from gpuyard import telemetry\n"
-        "telemetry.configure(format='text')\n"
-        "import gpuyard_agent.loop.assembly, gpuyard_agent.docker_runtime.runtime\n"
+        "telemetry.configure(format='text')  # first, as `main` does\n"
+        "import gpuyard_agent.loop.assembly, gpuyard_agent.loop.process\n"
+        "import gpuyard_agent.docker_runtime.runtime\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run(
