@@ -20,8 +20,7 @@ def configure(*, level: str, format: str | None) -> None:
 
     `level` is one of LEVELS, `format` of FORMATS; None is text on a terminal and JSON elsewhere.
     """
-    import structlog
-
+    structlog = _structlog()
     format = format or ("text" if sys.stderr.isatty() else "json")
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Any] = [
@@ -48,8 +47,22 @@ def configure(*, level: str, format: str | None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for noisy in ("asyncio", "docker", "urllib3", "nats"):
+    for noisy in ("asyncio", "docker", "nats"):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+
+
+def _structlog() -> Any:
+    """The library without `rich`, which it would load where anything brought that: it would draw
+    other tracebacks, and be 3 MiB of every daemon."""
+    if "structlog" not in sys.modules and "rich" not in sys.modules:
+        sys.modules["rich"] = None  # type: ignore[assignment] # how an import is made to fail
+        try:
+            import structlog
+        finally:
+            del sys.modules["rich"]
+    import structlog
+
+    return structlog
 
 
 def _rendering(format: str) -> list[Any]:

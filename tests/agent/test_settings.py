@@ -111,14 +111,35 @@ def test_the_command_line_refuses_in_one_line(tmp_path: Path) -> None:
 
 def test_it_is_light() -> None:
     program = (
-        "import sys; import gpuyard_agent.__main__, gpuyard_agent.loop.process\n"
-        "import gpuyard_agent.loop.assembly\n"
-        "print([m for m in ('pydantic', 'docker', 'pynvml', 'requests') if m in sys.modules])"
+        "import sys; import gpuyard_agent.__main__\n"
+        "from gpuyard import telemetry\n"
+        "telemetry.configure(level='info', format='text')  # first, as `main` does\n"
+        "import gpuyard_agent.loop.assembly, gpuyard_agent.loop.process\n"
+        "import gpuyard_agent.docker_runtime.runtime\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    loaded = set(done.stdout.split())
+    heavy = {"pydantic", "docker", "pynvml", "requests", "urllib3", "rich", "ruamel", "numpy"}
+    assert "structlog" in loaded
+    assert not loaded & heavy
+
+
+@pytest.mark.parametrize("missing", ["docker", "pynvml", "structlog"])
+def test_a_package_that_is_not_installed_is_named_with_the_extra(missing: str) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['gpuyard-agent']\n"
+        "from gpuyard_agent.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert missing in line and "pip install 'gpuyard[agent]'" in line
 
 
 async def test_it_tells_systemd_and_stops_with_0_although_the_bus_is_away(tmp_path: Path) -> None:

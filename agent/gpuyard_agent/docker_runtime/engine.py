@@ -1,15 +1,14 @@
 """One connection to one engine for one yard, shared by every node that this process hosts."""
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
-from gpuyard_agent.docker_runtime.client import CALL_TIMEOUT_S, WORKERS, EngineClient
+from gpuyard_agent.docker_runtime.client import CALL_TIMEOUT_S, EngineClient
 from gpuyard_agent.docker_runtime.exits import Exits
 from gpuyard_agent.docker_runtime.pulls import IDLE_S, Pulls
 from gpuyard_agent.docker_runtime.streams import EngineStream, open_stream
 
 DEFAULT_URL: Final = "unix:///var/run/docker.sock"
-_PING_S: Final = 5.0
 
 
 class DockerEngine:
@@ -22,11 +21,10 @@ class DockerEngine:
         url: str = DEFAULT_URL,
         call_timeout_s: float = CALL_TIMEOUT_S,
         pull_idle_s: float = IDLE_S,
-        workers: int = WORKERS,
     ) -> None:
         """ValueError where `url` is neither `unix:///…` nor `tcp://host:port`."""
         self.yard = yard
-        self.client = EngineClient(url, timeout_s=call_timeout_s, workers=workers)
+        self.client = EngineClient(url, timeout_s=call_timeout_s)
         self.exits = Exits(self.client, yard)
         self.pulls = Pulls(self.client, idle_s=pull_idle_s)
         self.grants_ulimits = True
@@ -38,12 +36,12 @@ class DockerEngine:
         """Takes part; the first one connects. RuntimeFailure(temporary=True) while it cannot."""
         async with self._opening:
             if self._users == 0:
-                await self.ping()
+                await self.client.ping()
                 await self.exits.open()
             self._users += 1
 
     async def close(self) -> None:
-        """Lets go; the last one ends streams, pulls and threads. Containers run on."""
+        """Lets go; the last one ends streams and pulls. Containers run on."""
         async with self._opening:
             if self._users == 0:
                 return
@@ -51,27 +49,10 @@ class DockerEngine:
             if self._users == 0:
                 await self.exits.close()
                 await self.pulls.close()
-                self.client.close()
-
-    async def ping(self) -> None:
-        """Returns when the engine answers; raises EngineUnavailable or EngineRefused.
-
-        It needs no worker thread: a hung engine must not use them up.
-        """
-        stream = await open_stream(self.client.address, "GET", "/_ping", head_timeout_s=_PING_S)
-        stream.close()
+                self.client.reset()
 
     async def open_log(self, container_id: str, query: str) -> EngineStream:
         """The log of a container as the engine streams it."""
         version = await self.client.api_version()
         path = f"/v{version}/containers/{container_id}/logs?{query}"
         return await open_stream(self.client.address, "GET", path)
-
-    async def version(self) -> str:
-        """The engine's own version, as `20.10.24`."""
-        return str((await self.client.call(lambda api: api.version()))["Version"])
-
-    async def info(self) -> dict[str, Any]:
-        """The engine's account of itself: runtimes, cgroup driver, storage, CDI folders."""
-        found: dict[str, Any] = await self.client.call(lambda api: api.info())
-        return found

@@ -86,7 +86,7 @@ class Exits:
     async def open(self) -> None:
         """Begins to listen; returns once no later end can be missed."""
         self._since_ns = time.time_ns() - 1_000_000_000
-        info = await self._client.call(lambda api: api.info())
+        info = await self._client.info()
         stream = await self._connect()
         self._process = EngineProcess.behind(self._client.address, stream.peer_pid)
         self._outage = Outage(
@@ -206,10 +206,10 @@ class Exits:
             if gone is None and self._process is not None and not self._process.is_alive:
                 gone = time.time()
             await asyncio.sleep(delay)
-            # Its successor may speak another version, and none of the connections kept is alive.
+            # Its successor may speak another version.
             self._client.reset()
             try:
-                info = await self._client.call(lambda api: api.info())
+                info = await self._client.info()
                 stream = await self._connect()
             except RuntimeFailure:
                 stops = gone is None and self._process is not None
@@ -294,8 +294,7 @@ class Exits:
         ]
         if not waited:
             return
-        filters = {"label": [f"{labels.YARD}={self._yard}"]}
-        listed = await self._client.call(lambda api: api.containers(all=True, filters=filters))
+        listed = await self._client.containers(f"{labels.YARD}={self._yard}")
         running = {c["Id"] for c in listed if status_of(str(c["State"])) is Status.RUNNING}
         is_stuck = False
         for container_id in waited:
@@ -305,7 +304,7 @@ class Exits:
                 except EngineUnavailable:
                     is_stuck = True
         if is_stuck:  # a container that is looked at next time, or the engine: then this raises
-            await self._client.call(lambda api: api.ping())
+            await self._client.ping()
 
     async def _look_at(self, container_id: str) -> None:
         try:

@@ -9,7 +9,6 @@ Rules of this file:
 """
 
 import re
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from gpuyard.errors import RuntimeFailure
@@ -156,7 +155,8 @@ def start_exit_code(text: str) -> int | None:
 
 def unavailable(error: BaseException, address: str) -> EngineUnavailable:
     """What a connection that could not be made, broke or stayed silent means."""
-    cause = next(_os_errors(error), None)
+    # A stream that broke tells why in its cause, or in its own words.
+    cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, PermissionError):
         message = (
             f"permission denied on {address}: add the agent's user to group docker (which is as "
@@ -167,18 +167,11 @@ def unavailable(error: BaseException, address: str) -> EngineUnavailable:
         return EngineUnavailable(f"no Docker Engine: {address} does not exist; is docker running?")
     if isinstance(cause, ConnectionRefusedError):
         return EngineUnavailable(f"nothing answers on {address}: is docker running?")
-    if isinstance(cause, TimeoutError) or "timed out" in str(error).lower():
+    if isinstance(cause, TimeoutError):
         return EngineUnavailable(f"the Docker Engine on {address} does not answer in time")
     detail = cause or error
     return EngineUnavailable(
         f"the Docker Engine on {address} went away: {detail or type(detail).__name__}"
-    )
-
-
-def broke_off(error: BaseException) -> bool:
-    """True where a kept connection turned out to be closed: the call may never have arrived."""
-    return any(
-        isinstance(cause, ConnectionResetError | BrokenPipeError) for cause in _os_errors(error)
     )
 
 
@@ -193,15 +186,3 @@ def _classify(status: int, text: str, rows: tuple[_Row, ...]) -> EngineRefused:
     return EngineRefused(
         line, temporary=False, reason=EndReason.RUNTIME_ERROR, status=status, text=line
     )
-
-
-def _os_errors(error: BaseException | None, depth: int = 8) -> Iterator[OSError]:
-    """The operating system's errors inside: requests and urllib3 wrap them as arguments."""
-    if error is None or depth == 0:
-        return
-    # Errors of requests are OSErrors too, without a number; those only wrap.
-    if isinstance(error, OSError) and type(error).__module__ in ("builtins", "http.client"):
-        yield error
-    for inner in (*error.args, error.__cause__, error.__context__):
-        if isinstance(inner, BaseException):
-            yield from _os_errors(inner, depth - 1)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
-import docker.utils
-
 from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import PullProgress
 from gpuyard.model.reasons import EndReason
 from gpuyard_agent.docker_runtime.client import EngineClient
+from gpuyard_agent.docker_runtime.credentials import registry_auth
 from gpuyard_agent.docker_runtime.failures import (
     EngineRefused,
     EngineUnavailable,
@@ -112,7 +111,7 @@ class Pulls:
                 del self._running[image]
 
     async def _pull(self, image: str, pull: _Pull) -> None:
-        credentials = await self._client.registry_auth(image)
+        credentials = await registry_auth(image)
         version = await self._client.api_version()
         stream = await open_stream(
             self._client.address,
@@ -138,11 +137,13 @@ class Pulls:
 
 def image_parts(image: str) -> dict[str, str]:
     """The query that pulls exactly this image: without a tag an engine would pull all tags."""
-    repository, tag = docker.utils.parse_repository_tag(image)
-    if tag and ":" in tag:
-        # Name, tag and digest at once: the digest decides.
-        repository, _ = docker.utils.parse_repository_tag(repository)
-    return {"fromImage": repository, "tag": tag or "latest"}
+    name, _, digest = image.partition("@")
+    # A colon before the last slash is that of a registry's port.
+    repository, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        repository, tag = name, ""
+    # Name, tag and digest at once: the digest decides.
+    return {"fromImage": repository, "tag": digest or tag or "latest"}
 
 
 def _error_of(line: Mapping[str, Any]) -> str:

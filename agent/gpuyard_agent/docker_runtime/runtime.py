@@ -72,15 +72,15 @@ class DockerRuntime:
 
     async def version(self) -> str:
         """The engine's own version."""
-        return await self._engine.version()
+        return await self._engine.client.version()
 
     async def info(self) -> dict[str, Any]:
         """The engine's account of itself."""
-        return await self._engine.info()
+        return await self._engine.client.info()
 
     async def problems(self) -> Sequence[NodeReason]:
         try:
-            await self._engine.ping()
+            await self._engine.client.ping()
         except EngineUnavailable as fault:
             return [self._reason(fault.node_reason, str(fault))]
         except RuntimeFailure as fault:
@@ -89,15 +89,15 @@ class DockerRuntime:
         return []
 
     async def seen(self) -> Sequence[Seen]:
-        filters = {"label": labels.of_node(self._engine.yard, self._node)}
-        listed = await self._call(lambda api: api.containers(all=True, filters=filters))
+        of_node = labels.of_node(self._engine.yard, self._node)
+        listed = await self._engine.client.containers(*of_node)
         found = await asyncio.gather(*(self._seen(entry) for entry in listed))
         return [one for one in found if one is not None]
 
     async def prepare(self, launch: Launch, progress: Callable[[PullProgress], None]) -> None:
         if launch.pull != "always":
             try:
-                await self._call(lambda api: api.inspect_image(launch.image))
+                await self._engine.client.image(launch.image)
                 return
             except EngineRefused as refused:
                 if refused.status != 404:
@@ -247,7 +247,7 @@ class DockerRuntime:
         if not launch.prepend_env:
             return launch
         try:
-            image = await self._call(lambda api: api.inspect_image(launch.image))
+            image = await self._engine.client.image(launch.image)
         except EngineRefused as refused:
             if refused.status == 404 and launch.pull == "never":
                 raise self._never_pulled(launch) from refused
@@ -317,8 +317,8 @@ class DockerRuntime:
         container = self._known.get(key)
         if container is not None:
             return container
-        filters = {"label": labels.of_attempt(self._engine.yard, self._node, key)}
-        listed = await self._call(lambda api: api.containers(all=True, filters=filters))
+        of_attempt = labels.of_attempt(self._engine.yard, self._node, key)
+        listed = await self._engine.client.containers(*of_attempt)
         inspect = await self._inspect(listed[0]["Id"]) if listed else None
         return None if inspect is None else self._remember(key, inspect)
 
@@ -336,7 +336,7 @@ class DockerRuntime:
             return None
         if image_id not in self._digests:
             try:
-                image = await self._call(lambda api: api.inspect_image(image_id))
+                image = await self._engine.client.image(image_id)
                 self._digests[image_id] = image_digest(image)
             except EngineRefused:
                 return image_id  # its last tag was taken away while the container lives
@@ -359,9 +359,6 @@ class DockerRuntime:
                     ) from refused
             await asyncio.sleep(delay)
             delay = min(delay * 2, _LAST_RETRY_S)
-
-    async def _call(self, work: Callable[[Any], Any]) -> Any:
-        return await self._engine.client.call(work)
 
     def _never_pulled(self, launch: Launch) -> RuntimeFailure:
         return RuntimeFailure(

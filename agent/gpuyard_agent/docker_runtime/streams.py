@@ -1,7 +1,7 @@
-"""Long answers of an engine (events, logs, pulls), read by the event loop without a thread.
+"""Answers of an engine, read by the event loop without a thread; the long ones as they come.
 
-The Docker SDK blocks a thread for each stream and ties waiting for the next byte to a call's
-timeout. This speaks just enough HTTP/1.1 for a stream: one request, one answer, one connection.
+Just enough HTTP/1.1 for an engine: one request, one answer, one connection. Waiting for the next
+byte is tied to no call's timeout.
 """
 
 import asyncio

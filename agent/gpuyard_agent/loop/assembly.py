@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final, cast
 
 from gpuyard import __version__
-from gpuyard.errors import GpuyardError
 from gpuyard.model.ids import is_name, node_from_host
 from gpuyard.model.node import GpuInjection, RuntimeName
 from gpuyard_agent.core.memory import Memory
@@ -240,12 +239,10 @@ class _Factories:
         return lambda yard: self._docker(yard, name)
 
     def _docker(self, yard: str, name: str) -> Runtime:
-        """A node on the one engine of this host; the Docker SDK is loaded here and not before."""
-        try:
-            from gpuyard_agent.docker_runtime.engine import DEFAULT_URL, DockerEngine
-            from gpuyard_agent.docker_runtime.runtime import DockerRuntime
-        except ModuleNotFoundError as fault:
-            raise GpuyardError(f"{fault.name} is missing: pip install 'gpuyard[agent]'") from fault
+        """A node on the one engine of this host; what speaks to engines is loaded here first."""
+        from gpuyard_agent.docker_runtime.engine import DEFAULT_URL, DockerEngine
+        from gpuyard_agent.docker_runtime.runtime import DockerRuntime
+
         url = self._shared.settings.docker_host or DEFAULT_URL
         engine = self._engines.setdefault(yard, DockerEngine(yard, url=url))
         assert isinstance(engine, DockerEngine)

@@ -68,7 +68,7 @@ async def test_calls_that_hang_on_stuck_containers_hold_up_nothing_else(
     fault = proxy.withhold("^(DELETE|POST .*/kill)")
     hanging = [
         asyncio.create_task(call)
-        for _ in range(client.WORKERS)
+        for _ in range(16)
         for call in (
             bench.runtime.remove(stuck.key),
             bench.runtime.signal(stuck.key, "SIGTERM"),

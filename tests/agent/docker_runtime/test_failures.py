@@ -3,17 +3,15 @@
 import errno
 
 import pytest
-import requests
-import urllib3
 
 from gpuyard.model.reasons import REASONS, EndReason
 from gpuyard_agent.docker_runtime.failures import (
-    broke_off,
     pull_refusal,
     refusal,
     start_exit_code,
     unavailable,
 )
+from gpuyard_agent.docker_runtime.streams import StreamBroken
 
 _GPU = 'could not select device driver "" with capabilities: [[gpu]]'
 _RUNC = "failed to create shim task: OCI runtime create failed: runc create failed: "
@@ -146,20 +144,16 @@ def test_the_code_of_a_command_that_could_not_begin(text: str, code: int | None)
     ],
 )  # fmt: skip
 def test_an_engine_that_cannot_be_reached(error: OSError, node_reason: str, said: str) -> None:
-    wrapped = requests.ConnectionError(
-        urllib3.exceptions.ProtocolError("Connection aborted", error)
-    )
+    broken = StreamBroken(str(error))
+    broken.__cause__ = error
 
-    for found in (unavailable(error, "/s"), unavailable(wrapped, "/s")):
+    for found in (unavailable(error, "/s"), unavailable(broken, "/s")):
         assert (found.node_reason, found.temporary) == (node_reason, True)
         assert said in str(found)
         assert found.reason in list(EndReason)
 
 
-def test_a_silent_engine_is_told_from_one_that_closed_a_kept_connection() -> None:
-    silent = requests.exceptions.ReadTimeout("Read timed out. (read timeout=60)")
-    aborted = urllib3.exceptions.ProtocolError("aborted", ConnectionResetError(104, "reset"))
+def test_an_answer_that_was_cut_off_is_told_in_its_own_words() -> None:
+    cut = unavailable(StreamBroken("the engine closed the connection"), "/s")
 
-    assert "does not answer in time" in str(unavailable(silent, "/s"))
-    assert not broke_off(silent)
-    assert broke_off(requests.ConnectionError(aborted))
+    assert str(cut) == "the Docker Engine on /s went away: the engine closed the connection"

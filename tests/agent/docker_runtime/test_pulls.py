@@ -105,7 +105,6 @@ async def test_a_pull_is_given_up_for_silence_and_not_for_its_length(bench: Benc
         with pytest.raises(RuntimeFailure, match="no progress for 1 s") as raised:
             await impatient.pulls.pull(registry.image, lambda _: None)
         registry.silence_over.set()
-    impatient.client.close()
 
     assert (raised.value.reason, raised.value.temporary) == ("image_pull_failed", True)
 

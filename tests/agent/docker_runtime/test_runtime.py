@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ async def test_a_command_runs_and_its_code_and_streams_come_back(bench: Bench) -
 
     assert (exit.code, exit.out_of_memory, exit.engine_restarted) == (3, False, False)
     assert await bench.read(launch.key) == (b"out\n", b"err\n")
+
+
+async def test_calls_of_the_engine_need_no_threads(bench: Bench) -> None:
+    await bench.start(bench.launch_of("sleep", "600"))
+    before = threading.active_count()
+
+    await asyncio.gather(*(bench.runtime.seen() for _ in range(30)))
+
+    assert threading.active_count() <= before
 
 
 async def test_a_hundred_instant_exits_are_all_told(bench: Bench) -> None:
@@ -336,24 +346,6 @@ def test_without_permission_the_node_says_what_to_do(docker_engine: Engine) -> N
     )
     assert temporary is True
     assert [problem["code"] for problem in problems] == ["docker_permission"]
-
-
-def test_a_closed_runtime_keeps_no_process_alive(docker_engine: Engine) -> None:
-    script = """
-import asyncio, sys
-from gpuyard_agent.docker_runtime.engine import DockerEngine
-from gpuyard_agent.docker_runtime.runtime import DockerRuntime
-
-async def main():
-    runtime = DockerRuntime(DockerEngine("yard01", url=sys.argv[1]), "node-1")
-    await runtime.open()
-    asyncio.create_task(runtime._engine.client.call(lambda api: __import__("time").sleep(60)))
-    await asyncio.sleep(0.1)
-    await runtime.close()
-
-asyncio.run(main())
-"""
-    subprocess.run([sys.executable, "-c", script, docker_engine.url], check=True, timeout=45)
 
 
 @pytest.mark.parametrize(
