@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 from gpuyard.messages import (
     ArrayDocument,
     AttemptDocument,
-    GangPlace,
     JobDocument,
     NodeDocument,
     PutAside,
@@ -311,22 +310,26 @@ def node_from_document(document: NodeDocument) -> Node:
 
 def wanted_document(cluster: Cluster, node: Node) -> WantedDocument:
     """The whole wanted set of a node, derived from its jobs (docs/decisions)."""
-    entries = [
-        {**_entry_fields(job, attempt), "spec": job.spec} for job, attempt in node.attempts.values()
-    ]
-    fields = {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
-    return cast(WantedDocument, fields)
+    return cast(
+        WantedDocument,
+        {
+            **_wanted_fields(cluster, node),
+            "entries": [
+                *(_wanted_entry(job, attempt) for job, attempt in node.attempts.values()),
+                *(_refusing_entry(node, key) for key in sorted(node.refused)),
+            ],
+        },
+    )
 
 
 def encode_wanted(cluster: Cluster, node: Node) -> bytes:
     """`wanted_document` as it is sent, without unpacking a spec."""
-    entries = [
+    entries: list[Mapping[str, Any]] = [
         {**_entry_fields(job, attempt), "spec": fast_codec.Raw(job.packed_spec)}
         for job, attempt in node.attempts.values()
     ]
-    return fast_codec.encode(
-        {**_wanted_fields(cluster, node), "entries": [*entries, *_refusing(node)]}
-    )
+    entries += [_refusing_entry(node, key) for key in sorted(node.refused)]
+    return fast_codec.encode({**_wanted_fields(cluster, node), "entries": entries})
 
 
 def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
@@ -340,12 +343,8 @@ def _wanted_fields(cluster: Cluster, node: Node) -> dict[str, Any]:
     }
 
 
-def _refusing(node: Node) -> list[WantedEntry]:
-    """Entries that tell an agent to end attempts of its host which nobody wants any more."""
-    return [_refusing_entry(node, key) for key in sorted(node.refused)]
-
-
 def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
+    """Tells an agent to end an attempt of its host that nobody wants any more."""
     tenant, job, attempt = key
     return {
         "tenant": tenant,
@@ -363,9 +362,27 @@ def _refusing_entry(node: Node, key: AttemptRef) -> WantedEntry:
     }
 
 
+def _wanted_entry(job: Job, attempt: Attempt) -> WantedEntry:
+    return cast(WantedEntry, {**_entry_fields(job, attempt), "spec": job.spec})
+
+
 def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
     """An entry but for its spec, which is packed already."""
-    fields = {
+    fields = _fields_of_any(job, attempt)
+    whole = job.last
+    if attempt.rank is not None and whole is not None:
+        fields["gang"] = {
+            "rank": attempt.rank,
+            "size": job.shape.nodes,
+            "address": whole.meeting.address if whole.meeting else "",
+            "port": whole.meeting.port if whole.meeting else 0,
+            "may_start": whole.may_start,
+        }
+    return fields
+
+
+def _fields_of_any(job: Job, attempt: Attempt) -> dict[str, Any]:
+    return {
         "tenant": job.tenant,
         "job": job.id,
         "attempt": attempt.number,
@@ -378,19 +395,4 @@ def _entry_fields(job: Job, attempt: Attempt) -> dict[str, Any]:
         "spec_sha256": job.spec_sha256,
         "stop": attempt.stop,
         "fence_s": job.fence_s,
-    }
-    whole = job.last
-    if attempt.rank is not None and whole is not None:
-        fields["gang"] = _gang_place(job, whole, attempt.rank)
-    return fields
-
-
-def _gang_place(job: Job, whole: Attempt, rank: int) -> GangPlace:
-    meeting = whole.meeting
-    return {
-        "rank": rank,
-        "size": job.shape.nodes,
-        "address": meeting.address if meeting else "",
-        "port": meeting.port if meeting else 0,
-        "may_start": whole.may_start,
     }
