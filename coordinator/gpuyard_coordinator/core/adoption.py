@@ -278,7 +278,6 @@ def _end(
             job,
             attempt,
             reason=reason,
-            exit_code=None,
             message=why,
             proof=why,
             now=now,

@@ -119,7 +119,6 @@ def _preempt(cluster: Cluster, event: Preempted, now: Now, effects: Effects) -> 
         cluster,
         job,
         reason=EndReason.PREEMPTED,
-        actor=None,
         message=f"{by} has a higher priority and takes its place",
         now=now,
         effects=effects,

@@ -285,7 +285,6 @@ def _end_unreported(
         job,
         attempt,
         reason=reason,
-        exit_code=None,
         message=message,
         proof=message,
         now=now,

@@ -87,7 +87,6 @@ def judge(cluster: Cluster, now: Now, effects: Effects) -> None:
             job,
             attempt,
             reason=EndReason.NODE_LOST,
-            exit_code=None,
             message=f"node {name} was silent for longer than the fence of {fence}",
             proof=f"its fence of {fence} is over and node {name} stayed silent",
             now=now,

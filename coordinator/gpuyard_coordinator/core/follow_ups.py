@@ -75,10 +75,10 @@ def end_or_stop(
     job: Job,
     *,
     reason: EndReason,
-    actor: str | None,
     message: str,
     now: Now,
     effects: Effects,
+    actor: str | None = None,
 ) -> None:
     """Ends a job that waits; one that holds is asked to end, and so are the tasks of an array."""
     if job.array is not None:
@@ -93,7 +93,6 @@ def end_or_stop(
             cluster,
             job,
             reason=reason,
-            exit_code=None,
             message=message,
             actor=actor,
             now=now,
@@ -147,7 +146,6 @@ def end_as_failed(
         cluster,
         job,
         reason=EndReason.DEPENDENCY_FAILED,
-        exit_code=None,
         message=f"job {id} {how}, and it was to end {when} first",
         now=now,
         effects=effects,

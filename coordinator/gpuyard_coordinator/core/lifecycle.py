@@ -120,10 +120,10 @@ def request_stop(
     job: Job,
     *,
     reason: EndReason,
-    actor: str | None,
     message: str | None,
     now: Now,
     effects: Effects,
+    actor: str | None = None,
 ) -> None:
     """Asks the node of a held attempt to end it; asking again changes nothing.
 
@@ -187,10 +187,10 @@ def end_attempt(
     attempt: Attempt,
     *,
     reason: EndReason,
-    exit_code: int | None,
     message: str | None,
     now: Now,
     effects: Effects,
+    exit_code: int | None = None,
     ended_at: str | None = None,
     proof: str = REPORTED,
 ) -> None:
@@ -255,10 +255,10 @@ def end_job(
     job: Job,
     *,
     reason: EndReason,
-    exit_code: int | None,
     message: str | None,
     now: Now,
     effects: Effects,
+    exit_code: int | None = None,
     actor: str | None = None,
 ) -> None:
     """The one end of a job: its record moves from the live jobs to the kept ones."""

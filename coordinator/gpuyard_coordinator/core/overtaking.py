@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from gpuyard.model.fields import MOST_PRIORITY
 from gpuyard.model.quantities import format_days
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard.views.why import Change
@@ -23,7 +24,6 @@ from gpuyard_coordinator.core.reservations import HANDOVER_S, PULL_S, Reservatio
 from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import Now
 
-MOST_PRIORITY: Final = 100
 _LEAVE_S: Final = 30.0
 """Time to ask anew in, while the limit that would do grows shorter."""
 _LIMIT_UNIT_S: Final = 60

@@ -96,7 +96,6 @@ def _end_as_cancelled(cluster: Cluster, job: Job, message: str, now: Now, effect
         cluster,
         job,
         reason=EndReason.CANCELLED,
-        exit_code=None,
         message=message,
         now=now,
         effects=effects,

@@ -71,7 +71,6 @@ def judge(cluster: Cluster, now: Now, effects: Effects) -> None:
                 cluster,
                 job,
                 reason=EndReason.DEADLINE_EXCEEDED,
-                actor=None,
                 message=f"its deadline, {job.deadline}, is over",
                 now=now,
                 effects=effects,

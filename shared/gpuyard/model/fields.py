@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from gpuyard.model import moments
 from gpuyard.model.quantities import number, parse_duration_s, parse_size_mib
 
+MOST_PRIORITY: Final = 100
 LEAST_MEMORY_MIB: Final = 6
 LEAST_CPUS: Final = 0.01
 """Both of Docker Engine: it starts no container with less."""

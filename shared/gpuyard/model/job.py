@@ -19,6 +19,7 @@ from gpuyard.model import arrays, ids, where
 from gpuyard.model.container import Mount, Ulimit
 from gpuyard.model.contradictions import contradiction
 from gpuyard.model.fields import (
+    MOST_PRIORITY,
     Count,
     Cpus,
     EnvName,
@@ -220,7 +221,7 @@ class JobSpec(Part):
         default="missing", description="When the image is pulled."
     )
     priority: Count = Field(
-        default=DEFAULT_PRIORITY, ge=0, le=100, description="Larger goes first."
+        default=DEFAULT_PRIORITY, ge=0, le=MOST_PRIORITY, description="Larger goes first."
     )
     preemptible: bool = Field(
         default=False, description="May be stopped for a job that comes first."

@@ -20,7 +20,7 @@ from pydantic import (
 from gpuyard.errors import FieldFault, InvalidJob
 from gpuyard.model import ids
 from gpuyard.model.faults import faults_of
-from gpuyard.model.fields import HostMib, Part, Seconds
+from gpuyard.model.fields import MOST_PRIORITY, HostMib, Part, Seconds
 from gpuyard.model.quantities import format_duration, number
 
 DEFAULT_TENANT: Final = "default"
@@ -64,7 +64,7 @@ class PerJob(Part):
     default_gpus: Annotated[Whole, Field(le=1024)] | None = None
     default_cpus_per_gpu: Annotated[Fraction, Field(gt=0, le=100_000)] | None = None
     default_memory_mib_per_gpu: HostMib | None = None
-    max_priority: Annotated[Whole, Field(le=100)] | None = None
+    max_priority: Annotated[Whole, Field(le=MOST_PRIORITY)] | None = None
 
     @model_validator(mode="after")
     def _defaults_are_allowed(self) -> Self:
@@ -84,7 +84,7 @@ class TenantSpec(Part):
     per_job: PerJob = Field(default_factory=PerJob)
     models: list[str] | None = Field(default=None, max_length=256)
     share_across_tenants: bool = False
-    priority: Annotated[Whole, Field(le=100)] | None = None
+    priority: Annotated[Whole, Field(le=MOST_PRIORITY)] | None = None
     weight: Annotated[Whole, Field(ge=1, le=1000)] | None = None
 
     @field_validator("tenant")
