@@ -3,16 +3,17 @@
     python -m benchmarks.queue --traces DIR --lists default,gpuspec33 --seeds 42,43 \
         --policies pfs,fgd --json OUT
 
-`DIR` holds the public lists (`openb_*.csv` or `.csv.gz`), which are not part of this project. Jobs
-are drawn from a list with replacement, arrive at random (Poisson) so that `--load` percent of all
-GPUs are asked for on the average, and last at random (exponential, one hour on the average); as many
-as are there on the average come at once at the start and are not counted. Each has a time limit,
-`--limit-factor` times as long as it lasts, rounded up by at most a quarter. Order, reservations and backfill are the yard's own, from
-the planner that coordinators run; only the placer behind it differs, and each knows the list as its
-mix, while prices follow the fleet's headroom as in a yard. Everything is in virtual time, on each
-eighth node of the fleet (`--every`), since the planner's searches for reservations cost what they do
-in a yard. Rows: list, policy, seed, waits in seconds (mean, p95, max), allocation in percent. The exit code is 1 where the mean wait of `pfs`, over the seeds, is not below
-that of `fgd` on every list.
+`DIR` holds the public lists (`openb_*.csv` or `.csv.gz`), which are not part of this project.
+Jobs are drawn from a list with replacement, arrive at random (Poisson) so that `--load` percent
+of all GPUs are asked for on the average, and last at random (exponential, one hour on the
+average); as many as are there on the average come at once at the start and are not counted. Each
+has a time limit, `--limit-factor` times as long as it lasts, rounded up by at most a quarter.
+Order, reservations and backfill are the yard's own, from the planner that coordinators run; only
+the placer behind it differs, and each knows the list as its mix, while prices follow the fleet's
+headroom as in a yard. Everything is in virtual time, on each eighth node of the fleet
+(`--every`), since the planner's searches for reservations cost what they do in a yard. Rows:
+list, policy, seed, waits in seconds (mean, p95, max), allocation in percent. The exit code is 1
+where the mean wait of `pfs`, over the seeds, is not below that of `fgd` on every list.
 """
 
 import argparse
