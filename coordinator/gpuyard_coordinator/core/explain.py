@@ -48,7 +48,7 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
     every cause: `0/3 nodes fit: 1 node_cordoned, 2 insufficient_gpus (asked 4, most free 2)`.
     """
     if hit := binding_limit(cluster, shape):
-        return V.QUOTA_EXCEEDED, _quota_words(hit)
+        return V.QUOTA_EXCEEDED, _quota_words(hit, shape)
     found = verdicts(cluster, shape)
     code, message = _words(cluster, shape, found, filters.could_ever_run(cluster, shape))
     return code, message + _note(cluster, shape, code)
@@ -80,7 +80,7 @@ def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
     is_possible = filters.could_ever_run(cluster, shape)
     if hit is not None:
         is_impossible = hit.is_impossible or not is_possible
-        return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit), hit, is_impossible, found)
+        return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit, shape), hit, is_impossible, found)
     code, message = _words(cluster, shape, found, is_possible)
     message += _note(cluster, shape, code)
     masked = (
@@ -198,8 +198,13 @@ def _use(cluster: Cluster, shape: Shape) -> Use:
     return cluster.use.get(shape.tenant) or Use()
 
 
-def _quota_words(hit: quota.LimitHit) -> str:
-    return f"{hit.text}; more than it may ever have" if hit.is_impossible else hit.text
+def _quota_words(hit: quota.LimitHit, shape: Shape) -> str:
+    if not hit.is_impossible:
+        return hit.text
+    if shape.all_gpus:
+        # What `all` asks for is up to the node.
+        return f"{hit.text}: no known node that could hold it has less"
+    return f"{hit.text}; more than it may ever have"
 
 
 def _note(cluster: Cluster, shape: Shape, code: VerdictCode) -> str:
