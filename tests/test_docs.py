@@ -17,6 +17,7 @@ from gpuyard.cli.app import ALIASES, cli
 from gpuyard.model.intake import parse_spec
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_COMMANDS: Final = [
     ROOT / "README.md",
@@ -148,3 +149,15 @@ def test_the_parser_of_this_test_sees_a_wrong_flag() -> None:
         parse(["nodes", "--no-such-flag"])
     with pytest.raises(AssertionError):
         parse(["nosuch"])
+
+
+def test_the_fleet_file_has_the_processes_that_the_readme_shows() -> None:
+    shown = re.findall(r"GPU (\d+): pid (\d+) of (\w+)(?: in container (\S+))? holds", README)
+    (text,) = (text for text in blocks(ROOT / "docs" / "start.md", "yaml") if "fleet.yaml" in text)
+    fleet = YAML(typ="safe").load(text)
+    planted = [
+        (str(one["gpu"]), str(one["pid"]), one["user"], one.get("container", ""))
+        for node in fleet["nodes"]
+        for one in node.get("processes", ())
+    ]
+    assert shown == planted

@@ -119,10 +119,12 @@ class Follower:
     def hear(self, beat: Beat) -> None:
         """A node lives, and measured this."""
         recovery.hear(self.cluster, beat, self.clock.now())
+        recovery.forget_counts(self.cluster)
 
     def tick(self) -> None:
         """Nodes that beat too long ago are late; to be called about every second."""
         beats.judge_lateness(self.cluster, self.clock.now(), Effects())
+        recovery.forget_counts(self.cluster)
 
     def _set_ready(self, is_ready: bool) -> None:
         (self.ready if is_ready else self.unready).set()
@@ -237,6 +239,7 @@ class Follower:
         except (RemoteProtocolError, *_MALFORMED) as fault:
             # One unreadable document must not keep the yard from having a leader.
             self.cluster.unreadable.append(f"{key}: {fault!r}")
+        recovery.forget_counts(self.cluster)
         for told in self.cluster.unreadable[faults:]:
             log.error("stored document not understood", extra={"key": key, "fault": told})
 

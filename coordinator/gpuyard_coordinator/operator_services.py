@@ -153,17 +153,21 @@ class OperatorServices:
             unknown = {"nodes": None, "gpus": None, "queue": None}
             return self._yard(self.seat.cluster) | unknown | _health(alarms, is_well=False)
 
+        reasons = yard_counts.Reasons()
+
         def read(cluster: Cluster) -> Body:
             states = yard_counts.node_totals(cluster)
             counts = {
                 "nodes": states,
                 "gpus": yard_counts.gpu_totals(cluster),
-                "queue": yard_counts.queue_by_reason(cluster),
+                "queue": reasons.count(cluster),
             }
             is_well = set(states) <= {"ready"} and not alarms
             return self._yard(cluster) | counts | _health(alarms, is_well=is_well)
 
         await self._count_ahead()
+        while await self.desk.walk(reasons.look_some):
+            pass
         return await self.desk.walk(read)
 
     async def _count_ahead(self) -> None:

@@ -14,10 +14,12 @@ from gpuyard.model.states import NodeState
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard_coordinator.core import filters, instances
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.explain import Words
+from gpuyard_coordinator.core.explain import MOST_LOOKS, code_in_steps
+from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Gpu, Node, Settings
 
 GPU_WORDS: Final = ("free", "used", "foreign", "ill", "cordoned", "unready")
+_DONE: Final = object()
 NODES_AT_ONCE: Final = 200
 """Of nodes with 8 GPUs that takes some 4 ms; a turn of the loop changes hardly more."""
 
@@ -89,14 +91,33 @@ def _free_word(gpu: Gpu, settings: Settings, *, is_sampled: bool, takes_work: bo
     return "free" if fault is None else "foreign"
 
 
-def queue_by_reason(cluster: Cluster) -> dict[str, int]:
-    """Waiting jobs by verdict code, or `unknown` where there are too many unlike ones to ask."""
-    counts: Counter[str] = Counter()
-    words = Words(cluster)
-    by_number = sorted(cluster.queue.by_shape.items(), key=lambda item: -len(item[1]))
-    for shape, orders in by_number:
-        found = words.of(shape)
-        counts[found[0] if found else "unknown"] += len(orders)
-    for parked in cluster.queue.parked.values():
-        counts[str(parked.code)] += parked.weight
-    return dict(counts)
+class Reasons:
+    """The reasons of waiting jobs, found a few nodes at a time, for those shapes first of which most
+    wait; for as many as `MOST_LOOKS` allows."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Shape, str] = {}
+        self._work: Iterator[None] | None = None
+
+    def look_some(self, cluster: Cluster) -> bool:
+        """Looks at the next nodes; True where there is more to look at."""
+        if self._work is None:
+            self._work = self._look(cluster)
+        return next(self._work, _DONE) is not _DONE
+
+    def count(self, cluster: Cluster) -> dict[str, int]:
+        """Waiting jobs by verdict code, or `unknown` where there are too many unlike ones to ask."""
+        counts: Counter[str] = Counter()
+        for shape, orders in cluster.queue.by_shape.items():
+            counts[self._codes.get(shape, "unknown")] += len(orders)
+        for parked in cluster.queue.parked.values():
+            counts[str(parked.code)] += parked.weight
+        return dict(counts)
+
+    def _look(self, cluster: Cluster) -> Iterator[None]:
+        numbers = {shape: len(orders) for shape, orders in cluster.queue.by_shape.items()}
+        by_number = sorted(numbers, key=lambda shape: -numbers[shape])
+        # The first is looked at however large the fleet is.
+        for shape in by_number[: 1 + (MOST_LOOKS - 1) // max(len(cluster.nodes), 1)]:
+            self._codes[shape] = str((yield from code_in_steps(cluster, shape, NODES_AT_ONCE)))
+            yield

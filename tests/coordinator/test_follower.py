@@ -16,6 +16,7 @@ from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import Job, Settings
 from gpuyard_coordinator.follower import Follower
 from gpuyard_coordinator.store import Store, Write, delete, put
+from gpuyard_coordinator.yard_counts import gpu_totals
 from tests.support.nats_server import NatsServer
 from tests.support.state_bucket import Network, lead
 
@@ -269,6 +270,19 @@ async def test_the_mix_is_read_and_followed_and_counts_what_came_since(bus: Bus)
     async with following(bus) as fresh:
         assert fresh.cluster.priced.observed == 5
         assert fresh.cluster.mix.observed == 6
+
+
+async def test_a_standby_counts_a_changed_node_anew_once(bus: Bus) -> None:
+    store = Store(bus.jetstream, token=await lead(bus))
+    await store.commit([_node("a"), _node("b")])
+    async with following(bus) as follower:
+        cluster = follower.cluster
+        assert gpu_totals(cluster)["used"] == 0
+        await store.commit([_running(0, "a")])
+        await caught_up(follower)
+        counts = {name: node.gpu_counts for name, node in cluster.nodes.items()}
+        assert (counts["a"], counts["b"] is None) == (None, False)
+        assert (gpu_totals(cluster)["used"], cluster.nodes_changed) == (1, set())
 
 
 async def test_numbers_that_no_machine_has_are_left_out_and_told(

@@ -16,7 +16,7 @@ from gpuyard_coordinator.core import explain
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.roster import Roster
 from gpuyard_coordinator.pages import MOST_PASSED, fill, number_of
-from tests.support.yard import Yard
+from tests.support.yard import Yard, queue_by_reason
 
 
 def view(yard: Yard, id: str = "j") -> JobView:
@@ -316,7 +316,34 @@ def test_totals_put_each_gpu_in_one_place() -> None:
         "cordoned": 1,
         "unready": 0,
     }
-    assert yard_counts.queue_by_reason(yard.cluster) == {"insufficient_gpus": 1}
+    assert queue_by_reason(yard.cluster) == {"insufficient_gpus": 1}
+
+
+def test_the_reasons_of_a_queue_are_found_some_nodes_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(yard_counts, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(yard_counts, "MOST_LOOKS", 6)
+    yard = Yard()
+    for name in "abc":
+        yard.node(name, gpus=1)
+    yard.submit_all(["one", "two", "three"], gpus=2)
+    yard.submit_all(["wide", "huge"], cpus=1000)
+    yard.submit("other", gpus=3)
+    yard.plan()
+    reasons, steps = yard_counts.Reasons(), 0
+
+    while reasons.look_some(yard.cluster):
+        steps += 1
+        if steps == 1:
+            yard.cordon("a")
+
+    assert steps == 4, "two of three nodes and then the third, for each of two shapes"
+    assert reasons.count(yard.cluster) == {
+        "insufficient_gpus": 3,
+        "insufficient_cpu": 2,
+        "unknown": 1,
+    }
 
 
 def test_the_gpus_of_a_fleet_are_counted_some_nodes_at_a_time(

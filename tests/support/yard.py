@@ -17,7 +17,7 @@ from gpuyard.model.ids import JobKey
 from gpuyard.model.node import GpuLink
 from gpuyard.model.tenant import parse_tenant
 from gpuyard.views.why import WhyView
-from gpuyard_coordinator import reads
+from gpuyard_coordinator import reads, yard_counts
 from gpuyard_coordinator.core import (
     adoption,
     dependencies,
@@ -432,3 +432,11 @@ class Yard:
 
 def ref(id: str = "j", number: int = 1, *, tenant: str = TENANT) -> AttemptRef:
     return (tenant, id, number)
+
+
+def queue_by_reason(cluster: Cluster) -> dict[str, int]:
+    """What `status` counts of a yard that stands still."""
+    reasons = yard_counts.Reasons()
+    while reasons.look_some(cluster):
+        pass
+    return reasons.count(cluster)

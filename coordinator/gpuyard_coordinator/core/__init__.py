@@ -29,5 +29,6 @@ Another leader
     `recovery` reads what is stored and follows it, `takeover` begins, `shares` and `recently_done`
     are what is kept of before; after a restore `adoption` and `gang_adoption` hear the nodes out.
 Small tools
-    `deadlines` (what is due), `moments` (times of records), `conditions` (of nodes, for records).
+    `deadlines` (what is due), `moments` (times of records), `conditions` (of nodes, for records),
+    `plausible` (numbers that no machine has).
 """

@@ -1,6 +1,7 @@
 """Why a job waits: the filters' answers counted over the fleet, in kubectl's manner."""
 
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,10 +49,28 @@ def explain(cluster: Cluster, shape: Shape) -> tuple[VerdictCode, str]:
     every cause: `0/3 nodes fit: 1 node_cordoned, 2 insufficient_gpus (asked 4, most free 2)`.
     """
     if hit := binding_limit(cluster, shape):
-        return V.QUOTA_EXCEEDED, _quota_words(hit)
+        return V.QUOTA_EXCEEDED, _quota_words(hit, shape)
     found = verdicts(cluster, shape)
     code, message = _words(cluster, shape, found, filters.could_ever_run(cluster, shape))
     return code, message + _note(cluster, shape, code)
+
+
+def code_in_steps(
+    cluster: Cluster, shape: Shape, nodes_at_once: int
+) -> Generator[None, None, VerdictCode]:
+    """Returns the code of `explain`, and yields after every so many nodes, so that the yard may go
+    on in between; then the answer is of no one moment."""
+    if binding_limit(cluster, shape) is not None:
+        return V.QUOTA_EXCEEDED
+    found: dict[str, NodeVerdict | None] = {}
+    for number, name in enumerate(list(cluster.nodes), 1):
+        # One that went away meanwhile counts no more.
+        if (node := cluster.nodes.get(name)) is not None:
+            found[name] = why_not(cluster, node, shape)
+        if number % nodes_at_once == 0:
+            yield
+    there = {name: verdict for name, verdict in found.items() if name in cluster.nodes}
+    return _code(cluster, shape, there)
 
 
 def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
@@ -62,7 +81,7 @@ def explain_fully(cluster: Cluster, shape: Shape) -> Explanation:
     is_possible = filters.could_ever_run(cluster, shape)
     if hit is not None:
         is_impossible = hit.is_impossible or not is_possible
-        return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit), hit, is_impossible, found)
+        return Explanation(V.QUOTA_EXCEEDED, _quota_words(hit, shape), hit, is_impossible, found)
     code, message = _words(cluster, shape, found, is_possible)
     message += _note(cluster, shape, code)
     masked = (
@@ -180,8 +199,13 @@ def _use(cluster: Cluster, shape: Shape) -> Use:
     return cluster.use.get(shape.tenant) or Use()
 
 
-def _quota_words(hit: quota.LimitHit) -> str:
-    return f"{hit.text}; more than it may ever have" if hit.is_impossible else hit.text
+def _quota_words(hit: quota.LimitHit, shape: Shape) -> str:
+    if not hit.is_impossible:
+        return hit.text
+    if shape.all_gpus:
+        # What `all` asks for is up to the node.
+        return f"{hit.text}: no known node that could hold it has less"
+    return f"{hit.text}; more than it may ever have"
 
 
 def _note(cluster: Cluster, shape: Shape, code: VerdictCode) -> str:
@@ -193,16 +217,28 @@ def _words(
 ) -> tuple[VerdictCode, str]:
     reasons = [verdict for verdict in found.values() if verdict is not None]
     total = len(found)
-    if total - len(reasons) >= shape.nodes and _may_meet(cluster, shape, found):
-        return V.WAITING_TURN, f"{total - len(reasons)}/{total} nodes fit: its turn is next"
+    code = _code(cluster, shape, found)
+    if code is V.WAITING_TURN:
+        return code, f"{total - len(reasons)}/{total} nodes fit: its turn is next"
     if not found:
-        return V.NODE_UNREADY, "0/0 nodes fit: no node has joined the yard yet"
+        return code, "0/0 nodes fit: no node has joined the yard yet"
     if shape.nodes > 1:
-        return V.GANG_INCOMPLETE, _gang_words(cluster, shape, reasons, total, is_possible)
+        return code, _gang_words(cluster, shape, reasons, total, is_possible)
     message = f"0/{total} nodes fit: {_causes(reasons)}"
     if not is_possible:
         message += "; no known node could ever hold it"
-    return _binding(Counter(verdict.code for verdict in reasons)), message
+    return code, message
+
+
+def _code(cluster: Cluster, shape: Shape, found: dict[str, NodeVerdict | None]) -> VerdictCode:
+    """What the answers of nodes come to."""
+    codes = Counter(verdict.code for verdict in found.values() if verdict is not None)
+    fitting = len(found) - codes.total()
+    if fitting >= shape.nodes and _may_meet(cluster, shape, found):
+        return V.WAITING_TURN
+    if not found:
+        return V.NODE_UNREADY
+    return V.GANG_INCOMPLETE if shape.nodes > 1 else _binding(codes)
 
 
 def _may_meet(cluster: Cluster, shape: Shape, found: dict[str, NodeVerdict | None]) -> bool:

@@ -185,6 +185,15 @@ def hear(cluster: Cluster, beat: Beat, now: Now) -> None:
         beats.take_condition(cluster, node, beat, now)
 
 
+def forget_counts(cluster: Cluster) -> None:
+    """Has what `status` counted of changed nodes counted anew, once. To be called on a standby, where
+    no planner looks at what changed; `assume` lets the first one look at all."""
+    for name in cluster.nodes_changed:
+        if (node := cluster.nodes.get(name)) is not None:
+            node.gpu_counts = None
+    cluster.nodes_changed.clear()
+
+
 def drop_job(cluster: Cluster, key: JobKey) -> None:
     """A job that is over."""
     _take_out(cluster, key)

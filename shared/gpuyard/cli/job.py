@@ -158,14 +158,24 @@ def _command(words: list[str] | None) -> str:
 
 def _asked(view: View) -> str:
     spec = view.get("spec") or {}
-    gpus = gpus_text(view)
-    parts = [f"{gpus} GPU" + ("" if gpus == "1" else "s") if gpus != "-" else "no GPU"]
+    parts = [_asked_gpus(view)]
     if spec.get("cpus") is not None:
         parts.append(counted(spec["cpus"], "CPUs"))
     if spec.get("memory_mib") is not None:
         parts.append(f"{mib(spec['memory_mib'])} of memory")
     nodes = spec.get("nodes") or 1
     return ", ".join(parts) + (f" on each of {nodes} nodes" if nodes > 1 else "")
+
+
+def _asked_gpus(view: View) -> str:
+    asked, text = view["gpus_requested"], gpus_text(view)
+    if text == "-":
+        return "no GPU"
+    if asked["memory_mib"] is not None or asked["core_percent"] is not None:
+        return f"{text} of a GPU"
+    if asked["mig"]:
+        return f"{counted(asked['count'] or len(asked['ids']), 'MIG instances')} ({asked['mig']})"
+    return "all GPUs" if asked["all"] else counted(int(text), "GPUs")
 
 
 def _node(view: View) -> str:

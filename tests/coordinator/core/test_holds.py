@@ -3,10 +3,9 @@
 import pytest
 
 from gpuyard.errors import Conflict, UnknownThing
-from gpuyard_coordinator import yard_counts
 from gpuyard_coordinator.core import recovery
 from gpuyard_coordinator.core.cluster import Cluster
-from tests.support.yard import Yard
+from tests.support.yard import Yard, queue_by_reason
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def test_a_job_submitted_held_waits_until_it_is_released(yard: Yard) -> None:
     verdict = yard.why("j")["verdict"]
     assert verdict is not None and verdict["code"] == "held"
     assert "held by mia" in verdict["message"]
-    assert yard_counts.queue_by_reason(yard.cluster) == {"held": 1}
+    assert queue_by_reason(yard.cluster) == {"held": 1}
     assert yard.release("j").error is None
     assert yard.plan() == 1
     told = yard.events("j")
@@ -61,7 +60,7 @@ def test_a_standby_says_held_too(yard: Yard) -> None:
     yard.submit("j", hold=True)
     standby = Cluster("yard01", (1, 1))
     recovery.take_job(standby, yard.store.jobs["default", "j"])
-    assert yard_counts.queue_by_reason(standby) == {"held": 1}
+    assert queue_by_reason(standby) == {"held": 1}
 
 
 def test_holding_twice_tells_it_once(yard: Yard) -> None:

@@ -177,6 +177,25 @@ def test_a_memory_share_counts_by_the_gpu_it_lands_on() -> None:
     )
 
 
+def test_all_of_a_node_under_a_cap_that_every_node_exceeds_is_impossible_and_says_why() -> None:
+    yard = Yard()
+    yard.tenant(per_job={"max_gpus": 2})
+    yard.node("eight", gpus=8)
+    yard.node("four", gpus=4)
+    yard.submit("j", gpus="all")
+    yard.plan()
+
+    words = (
+        "quota: per_job.max_gpus of tenant default: at most 2, 4 asked: "
+        "no known node that could hold it has less"
+    )
+    assert yard.events("j")[-1]["message"] == words
+    verdict = yard.why()["verdict"]
+    assert verdict is not None and (verdict["message"], verdict["impossible_now"]) == (words, True)
+    yard.node("two", gpus=2)
+    assert yard.plan() == 1
+
+
 def test_a_cap_that_only_the_free_node_exceeds_is_named() -> None:
     yard = Yard()
     yard.tenant(per_job={"max_gpus": 2})
@@ -199,7 +218,7 @@ def test_the_cap_of_each_job_holds_for_all_and_for_shares(most: float, is_placed
     yard = yard_of(per_job={"max_gpus": most})
     if most >= 1:
         yard.submit("j", gpus="all")
-        words = "at most 4, 8 asked; more than it may ever have"
+        words = "at most 4, 8 asked: no known node that could hold it has less"
     else:
         yard.submit("j", gpus="8GiB")
         words = "at most 0.3, 0.333 asked; more than it may ever have"

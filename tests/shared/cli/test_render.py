@@ -217,6 +217,23 @@ def test_why_a_job_is_where_it_is(more: dict[str, Any], text: str) -> None:
     assert why_text(job(**more)) == text
 
 
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"count": 1}, "1 GPU"),
+        ({"count": 2}, "2 GPUs"),
+        ({"all": True}, "all GPUs"),
+        ({"core_percent": 50.0}, "50% of a GPU"),
+        ({"count": 1, "mig": "1g.10gb"}, "1 MIG instance (1g.10gb)"),
+        ({"count": 2, "mig": "1g.10gb"}, "2 MIG instances (1g.10gb)"),
+        ({}, "no GPU"),
+    ],
+)
+def test_what_a_job_asked_for_is_counted_in_its_own_nouns(asked: dict[str, Any], text: str) -> None:
+    lines = detail(job(gpus_requested=ASKED | asked, spec={}, events=[], attempts=[]))
+    assert [line.split("  ")[-1] for line in lines if line.startswith("Asked for")] == [text]
+
+
 def test_a_job_in_detail() -> None:
     attempt = {
         "attempt": 1,
