@@ -26,6 +26,8 @@ from gpuyard_coordinator.yard_memory import YardMemory
 MARGIN_S: Final = 0.3
 """The lease counts as over this much before the server may drop it."""
 RESIGNED_TTL_S: Final = 1.0
+RESIGN_S: Final = 1.0
+"""Without an answer for so long the lease is left to end by itself."""
 _YARD_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,8 @@ class Leadership:
         self.yard = ""
         """The yard's own six characters, once acquired or seen."""
         self.refused = 0
-        """Renewals that came when the lease was another's, since the last `acquire`."""
+        """Renewals and a resignation that came when the lease was another's, since the last
+        `acquire`."""
         self._jetstream = jetstream
         self._holder = holder
         self._timing = timing
@@ -191,18 +194,31 @@ class Leadership:
         if not await self._step_down():
             return
         try:
-            await self._jetstream.publish(
-                Publication(
-                    subjects.state(subjects.LEASE_KEY),
-                    b"",
-                    expected=self._lease,
-                    marker="PURGE",
-                    ttl_s=RESIGNED_TTL_S,
-                ),
-                timeout_s=1.0,
-            )
+            async with asyncio.timeout(RESIGN_S):
+                await self._free()
+        except TimeoutError:
+            log.info("lease not freed", extra={"fault": "the bus does not answer"})
         except (Unavailable, StreamRefusal) as fault:
             log.info("lease not freed", extra={"fault": str(fault)})
+
+    async def _free(self) -> None:
+        publication = Publication(
+            subjects.state(subjects.LEASE_KEY),
+            b"",
+            expected=self._lease,
+            marker="PURGE",
+            ttl_s=RESIGNED_TTL_S,
+        )
+        try:
+            await self._jetstream.publish(publication)
+        except Stale as fault:
+            stored = await self._own_lease()
+            if stored is None:
+                self.refused += 1
+                log.warning("lease not freed", extra={"fault": str(fault)})
+                return
+            # Stepping down cut off a renewal that was stored.
+            await self._jetstream.publish(publication._replace(expected=stored.sequence))
 
     async def _step_down(self) -> bool:
         """Renew no more; whether this candidate believed to lead until now."""
@@ -312,8 +328,8 @@ class Leadership:
                 timeout_s=min(1.0, self._timing.ttl_s / 2),
             )
         except Stale:
-            stored = await self._last(subjects.LEASE_KEY)
-            if stored is None or stored.is_marker or _read(stored).get("term") != self._term:
+            stored = await self._own_lease()
+            if stored is None:
                 return False
             # Our own renewal was stored and its answer lost. How long ago is unknown, so this
             # does not extend the validity; the next renewal does.
@@ -322,6 +338,13 @@ class Leadership:
         self._lease = ack.sequence
         self._valid_until = sent + self._timing.ttl_s - MARGIN_S
         return True
+
+    async def _own_lease(self) -> Stored | None:
+        """The lease as it is stored; None where it is not of this leadership."""
+        stored = await self._last(subjects.LEASE_KEY)
+        if stored is None or stored.is_marker or _read(stored).get("term") != self._term:
+            return None
+        return stored
 
     def _is_dead_self(self, lease: Stored) -> bool:
         """Whether the lease is of a process of this machine and boot that does not exist now."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Message
+from gpuyard.bus import Bus, Message, Subscription
 from gpuyard.errors import ProtocolError, Unavailable
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.leader import Holder
@@ -47,15 +47,20 @@ class Presence:
 
     async def run(self) -> None:
         """Say it and listen, until cancelled."""
-        subscription = await self.bus.app.subscribe(subjects.PRESENCE, self._receive)
+        subscription: Subscription | None = None
         try:
             while True:
                 # Unsaid while the bus is down: those who did not hear it take this one for gone.
                 with suppress(Unavailable):
+                    if subscription is None:
+                        subscription = await self.bus.app.subscribe(
+                            subjects.PRESENCE, self._receive
+                        )
                     await self.bus.app.publish(subjects.PRESENCE, self._own())
                 await asyncio.sleep(EVERY_S)
         finally:
-            await subscription.close()
+            if subscription is not None:
+                await subscription.close()
 
     def leader(self) -> dict[str, Any]:
         """This coordinator's host, pid, since when it leads, its refused writes and its commits;

@@ -126,6 +126,9 @@ class Standby:
             try:
                 await services.start_reads(self._may_answer)
                 await self.follower.unready.wait()
+            except Unavailable as fault:
+                log.info("reads not offered yet", fault=str(fault))
+                await asyncio.sleep(NEXT_TRY_S)
             finally:
                 await services.close()
             self._presence.become("starting")

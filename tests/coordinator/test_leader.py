@@ -282,6 +282,37 @@ async def test_a_candidate_waits_through_an_outage(nats_server: NatsServer, bus:
     assert await asyncio.wait_for(waiting, 10)
 
 
+async def test_a_resignation_that_comes_too_late_counts_as_refused(bus: Bus) -> None:
+    """A leader that a read told that it was deposed writes nothing else."""
+    deposed, second = candidate(bus), candidate(bus, ELSEWHERE)
+    await deposed.acquire()
+    await die(deposed)
+    await second.acquire()
+
+    await deposed.resign()
+
+    assert deposed.refused == 1
+    assert second.is_leading
+    assert await second._renew()
+    await second.resign()
+    assert second.refused == 0
+
+
+async def test_resigning_while_a_renewal_is_under_way_hands_over_at_once(bus: Bus) -> None:
+    leadership = candidate(bus, timing=replace(FAST, ttl_s=60.0, renew_s=60))
+    await leadership.acquire()
+    before = leadership._lease
+    await leadership._renew()
+    leadership._lease = before
+
+    await leadership.resign()
+
+    assert leadership.refused == 0
+    second = candidate(bus, ELSEWHERE)
+    await asyncio.wait_for(second.acquire(), 2)
+    await second.resign()
+
+
 async def test_the_fence_refuses_a_write_of_the_leader_before(bus: Bus) -> None:
     first, second = candidate(bus), candidate(bus, ELSEWHERE)
     old = await first.acquire()

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuyard import Client
 from gpuyard.bus import connect
@@ -100,21 +101,23 @@ def leader_frozen(yard: RunningYard, coordinators: Coordinators, seconds: float)
 
     zombie.signal(signal.SIGCONT)
     began = time.monotonic()
-    figures.refused_writes = eventually(
-        lambda: _refused(client, zombie.pid, token), what="the frozen one as a standby"
+    standby = coordinators.eventually(
+        lambda: _standby(client, zombie.pid, token), what="the frozen one as a standby"
     )
+    assert standby is not None
+    figures.refused_writes = standby["refused_writes"]
     figures.seconds_to_step_down = time.monotonic() - began
     assert coordinators.settled(client, 2) is second
     assert _at_rest(yard) == before
     return figures
 
 
-def _refused(client: Client, pid: int, token: list[int]) -> int:
-    """What was refused of that coordinator's writes, once it follows again; 0 before."""
+def _standby(client: Client, pid: int, token: list[int]) -> dict[str, Any] | None:
+    """What is shown of that coordinator once it follows again, which may be by no write refused."""
     status = client.status()
     assert status["leader"]["token"] == token, "a deposed leader answers"
-    standbys = {each["pid"]: each for each in status["standbys"] if each["ready"]}
-    return int(standbys[pid]["refused_writes"]) if pid in standbys else 0
+    ready = (each for each in status["standbys"] if each["ready"])
+    return next((each for each in ready if each["pid"] == pid), None)
 
 
 def _at_rest(yard: RunningYard) -> dict[str, bytes]:
