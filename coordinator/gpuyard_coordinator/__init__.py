@@ -6,7 +6,7 @@ The process
     `daemon` connects, follows and stands for election with the `settings` and the `clock`; it is a
     `standby`, which follows by `follower`, until `leader` has the lease, then `leading` starts the
     rest. `presence` tells who is there, `deposed` whether somebody else leads, `bus_check` whether
-    the bus is fit, `yard_memory` which yard it had.
+    the bus is fit, `yard_memory` which yard it had; `racing` waits for the first of two works.
 A turn
     `inbox` holds what arrives, `loop` applies, plans and commits it, `turn_writes` are the
     documents of it and `out_records` its messages, `store` writes them; then `telling` answers and

@@ -15,6 +15,7 @@ from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.leading import Leading
 from gpuyard_coordinator.presence import Presence
+from gpuyard_coordinator.racing import unless
 from gpuyard_coordinator.record import Segments
 from gpuyard_coordinator.settings import CoordinatorSettings
 from gpuyard_coordinator.standby import Standby
@@ -91,12 +92,18 @@ class Daemon:
         if not acquiring.done():
             acquiring.cancel()
             await asyncio.gather(acquiring, return_exceptions=True)
-            return
-        await self._lead(acquiring.result(), standby, presence, stopped)
+        elif (fault := acquiring.exception()) is not None:
+            # The next one reads the yard anew.
+            log.error("following failed", exc_info=fault)
+            await asyncio.sleep(AFTER_FAULT_S)
+        elif (token := acquiring.result()) is not None:
+            await self._lead(token, standby, presence, stopped)
 
-    async def _stand(self, standby: Standby) -> Token:
+    async def _stand(self, standby: Standby) -> Token | None:
+        """The token once elected; raises what ends the following before that."""
         await standby.start()
-        return await self.leadership.acquire(standby.follower.ready.is_set)
+        acquiring = self.leadership.acquire(standby.follower.ready.is_set)
+        return await unless(standby.failed(), acquiring)
 
     async def _lead(
         self, token: Token, standby: Standby, presence: Presence, stopped: "asyncio.Task[Any]"
@@ -116,6 +123,7 @@ class Daemon:
             await asyncio.wait({running}, timeout=TURN_S)
         running.cancel()
         (outcome,) = await asyncio.gather(running, return_exceptions=True)
+        await self.leadership.resign()  # where it failed before it led
         if isinstance(outcome, Fenced) or leading.refused_writes:
             presence.refused_writes += leading.refused_writes
             log.warning("deposed", refused_writes=leading.refused_writes)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gpuyard import codec, subjects
 from gpuyard.bus import JetStream, Publication, Stale, Stored, StreamRefusal, Undecided
-from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
+from gpuyard.errors import GpuyardError, LocalProtocolError, RemoteProtocolError, Unavailable
 from gpuyard.messages import Token
 from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.yard_memory import YardMemory
@@ -304,7 +304,7 @@ class Leadership:
             await asyncio.sleep(self._timing.renew_s)
             try:
                 held = await self._renew()
-            except (Unavailable, StreamRefusal) as fault:
+            except GpuyardError as fault:
                 # Nothing is proven by that, and a lease that is not renewed ends by itself.
                 log.warning("lease not renewed", extra={"fault": str(fault)})
                 continue

@@ -30,11 +30,12 @@ from gpuyard_coordinator.loop import Leader
 from gpuyard_coordinator.operator_services import OperatorServices
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.presence import Presence
+from gpuyard_coordinator.racing import unless
 from gpuyard_coordinator.record import Recorder, Segments
 from gpuyard_coordinator.services import Services
 from gpuyard_coordinator.standby import Standby, serve_leader
 from gpuyard_coordinator.storage_watch import StorageWatch
-from gpuyard_coordinator.store import Store
+from gpuyard_coordinator.store import Fenced, Store
 from gpuyard_coordinator.submissions import read_submission
 from gpuyard_coordinator.telling import Teller
 
@@ -77,7 +78,10 @@ class Leading:
     async def run(self, token: Token, standby: Standby) -> None:
         """Lead; raises Fenced when a commit shows that somebody else does."""
         began = self._clock.monotonic()
-        leader = self._leader = await self._take_over(token, standby)
+        leader = await unless(self._leadership.lost.wait(), self._take_over(token, standby))
+        if leader is None:
+            raise Fenced
+        self._leader = leader
         self._tell(leader, token, seconds=self._clock.monotonic() - began)
         storage = StorageWatch(
             self._bus.jetstream, self._leadership, leader.store, leader.outbox, self._clock
@@ -148,7 +152,11 @@ class Leading:
         cluster.yard = self._leadership.yard
         recovery.assume(cluster, token, self._clock.now())
         outbox = Outbox(self._bus.jetstream, token=token)
-        await outbox.drain(left.outs)
+        try:
+            await outbox.drain(left.outs)
+        except BaseException:
+            await outbox.close()
+            raise
 
         record = self._record
         recorder = Recorder(cluster, planner, record) if record is not None else None

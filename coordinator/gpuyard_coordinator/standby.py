@@ -103,6 +103,12 @@ class Standby:
         works = (self.follower.run(), self._serve(), self._answer(), self._tick())
         self._tasks = [asyncio.create_task(work) for work in works]
 
+    async def failed(self) -> None:
+        """Raises what ends one of its works, none of which ends by itself; call it once started."""
+        ended, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+
     async def close(self) -> None:
         """Follow and answer no more; safe to call twice."""
         tasks, self._tasks = self._tasks, []
