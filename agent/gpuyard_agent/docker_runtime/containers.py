@@ -8,7 +8,7 @@ from gpuyard_agent.core.containers import Exit, Seen, Status
 from gpuyard_agent.core.launch import AttemptKey
 from gpuyard_agent.docker_runtime import labels
 
-PAUSED: Final = "paused by 'docker pause'"
+PAUSED: Final = "its container is paused; 'docker unpause' on its node lets it go on"
 
 
 @dataclass(frozen=True, slots=True)

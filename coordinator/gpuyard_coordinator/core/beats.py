@@ -338,6 +338,7 @@ def _take_progress(
         data = {} if target is not JobState.STOPPING else {"reason": report["reason"]}
         data = data | _whose(attempt)
         effects.emit(job, _KIND_OF[target], now, message=report["message"], data=data)
+    _take_note(job, attempt, report["message"], now, effects)
     pull = report["pull"]
     if pull is None or job.state is not JobState.PREPARING:
         return
@@ -345,6 +346,15 @@ def _take_progress(
     if told is None or pull["done_bytes"] - told >= PULL_STEP_BYTES:
         attempt.pull_reported = pull["done_bytes"]
         effects.emit(job, EventKind.PULLING, now, data=dict(pull) | _whose(attempt))
+
+
+def _take_note(job: Job, attempt: Attempt, note: str | None, now: Now, effects: Effects) -> None:
+    """What a node says of a container while it runs, that it is paused for instance; kept with the
+    attempt, so that the next leader tells it no second time."""
+    if attempt.state is AttemptState.RUNNING and note != attempt.message:
+        attempt.message = note
+        message = note or "its container goes on"
+        effects.emit(job, EventKind.WARNING, now, message=message, data=_whose(attempt))
 
 
 def _whose(attempt: Attempt) -> dict[str, Any]:

@@ -151,7 +151,8 @@ async def test_a_paused_container_runs_and_says_so(
     with docker_engine.api() as api:
         api.pause(seen.container_id)
         (paused,) = await bench.runtime.seen()
-        assert (paused.status, paused.note) == (Status.RUNNING, "paused by 'docker pause'")
+        assert paused.status is Status.RUNNING
+        assert paused.note is not None and "is paused" in paused.note
         api.unpause(seen.container_id)
         (goes_on,) = await bench.runtime.seen()
         assert (goes_on.status, goes_on.note) == (Status.RUNNING, None)

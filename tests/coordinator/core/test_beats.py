@@ -205,6 +205,21 @@ def test_a_pull_is_told_as_it_begins_and_then_in_steps_worth_a_write() -> None:
     assert told == [1, 1, 1, 2, 2, 3, 3]
 
 
+def test_a_container_that_is_paused_is_told_once_and_that_it_goes_on() -> None:
+    yard = yard_with_job()
+    for message in (None, "it is paused", "it is paused"):
+        yard.report(state="running", message=message)
+    assert yard.attempt().message == "it is paused"
+
+    yard.restart()
+    for message in ("it is paused", None, None):
+        yard.report(state="running", message=message)
+
+    told = [event["message"] for event in yard.events("j") if event["kind"] == "warning"]
+    assert told == ["it is paused", "its container goes on"]
+    assert yard.attempt().message is None
+
+
 def test_a_start_that_a_cancel_overtook_is_stored_all_the_same() -> None:
     yard = yard_with_job("assigned")
     yard.cancel("j")
