@@ -37,6 +37,8 @@ class Desk:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run(cluster: Cluster) -> None:
+            if future.done():  # whoever asked was cancelled
+                return
             try:
                 answer = read(cluster)
             except Exception as error:  # noqa: BLE001 — a read's fault must not end the leader's turn

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from structlog.typing import FilteringBoundLogger
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Message, Subscription
+from gpuyard.bus import Bus, Message, Service
 from gpuyard.errors import (
     GpuyardError,
     InvalidJob,
@@ -73,13 +73,13 @@ class Services:
     desk: Desk
     operators: OperatorServices
     _list: job_list.JobList | None = None
-    _subscriptions: list[Subscription] = field(default_factory=list)
+    _offered: list[Service] = field(default_factory=list)
     _waiting: dict[JobKey, list["asyncio.Future[None]"]] = field(default_factory=dict)
 
     async def start(self) -> None:
         """Offer everything. In no queue group: a leader that was deposed while it was frozen would
         swallow its share, and what it answers late or cannot commit does no harm."""
-        self._subscriptions.append(await self.bus.tenants.serve(subjects.API_ALL, self._serve))
+        self._offered.append(await self.bus.tenants.serve(subjects.API_ALL, self._serve))
 
     async def start_reads(self, may_answer: Callable[[], Awaitable[bool]]) -> None:
         """A standby's part: nothing but reads, and each only if `may_answer` then says so."""
@@ -90,14 +90,14 @@ class Services:
 
         for operation in READS:
             subject = subjects.api("*", "*", operation)
-            self._subscriptions.append(
+            self._offered.append(
                 await self.bus.tenants.serve(subject, serve, queue=subjects.STANDBY_QUEUE)
             )
 
     async def close(self) -> None:
-        for subscription in self._subscriptions:
-            await subscription.close()
-        self._subscriptions.clear()
+        for service in self._offered:
+            await service.close()
+        self._offered.clear()
 
     def job_ended(self, key: JobKey) -> None:
         """Wakes whoever waits for this job."""

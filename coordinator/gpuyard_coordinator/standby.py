@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Message, Subscription
+from gpuyard.bus import Bus, Message, Service, Subscription
 from gpuyard.errors import RemoteProtocolError, Unavailable
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator.beat_door import BeatDoor
@@ -178,7 +178,7 @@ class Standby:
             self._services.job_ended(key)
 
 
-async def serve_leader(bus: Bus) -> Subscription:
+async def serve_leader(bus: Bus) -> Service:
     """Lets standbys know that this coordinator leads and answers."""
 
     async def answer(message: Message) -> None:

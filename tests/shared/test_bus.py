@@ -88,6 +88,28 @@ async def test_an_answer_goes_only_to_the_callers_own_inbox(
         assert bus.agents.replies_dropped == 3
 
 
+async def test_a_service_that_is_closed_leaves_no_request_waiting(
+    module_nats_server: NatsServer,
+) -> None:
+    begun, ended = list[Message](), list[Message]()
+    async with bus_on(module_nats_server.url) as bus:
+
+        async def never(message: Message) -> None:
+            begun.append(message)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(message)
+
+        service = await bus.tenants.serve("never", never, concurrency=2)
+        for _ in range(3):
+            await bus.tenants.publish("never", b"")
+        await until(lambda: len(begun) == 2)
+        await service.close()
+        await asyncio.sleep(0)
+        assert len(begun) == len(ended) == 2
+
+
 async def test_nobody_there_and_no_answer_are_told_apart(module_nats_server: NatsServer) -> None:
     async with bus_on(module_nats_server.url) as bus:
         with pytest.raises(NoResponders) as nobody:

@@ -16,7 +16,7 @@ Nothing of the client library passes through it, exceptions included: callers se
 from gpuyard.bus.connection import Bus, connect
 from gpuyard.bus.dialling import patience_s, redact
 from gpuyard.bus.fitting import Fitting, fit_streams
-from gpuyard.bus.handle import Handle
+from gpuyard.bus.handle import Handle, Service
 from gpuyard.bus.jetstream import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, JetStream
 from gpuyard.bus.link import Subscription
 from gpuyard.bus.message import Message
@@ -53,6 +53,7 @@ __all__ = [
     "PubAck",
     "Publication",
     "PullLoop",
+    "Service",
     "Sizes",
     "Stale",
     "StorageFull",

@@ -17,6 +17,23 @@ MAX_WAITING: Final = 8192
 log = logging.getLogger(__name__)
 
 
+class Service:
+    """What `Handle.serve` began, until `close`."""
+
+    def __init__(self, subscription: Subscription, running: "set[asyncio.Task[None]]") -> None:
+        self._subscription = subscription
+        self._running = running
+
+    async def close(self) -> None:
+        """Take no more requests, and cancel those that are not answered yet: what they wait for
+        may never come any more."""
+        await self._subscription.close()
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 class Handle:
     """One of the roles of a connection: the yard itself, its tenants' side, its agents' side."""
 
@@ -61,13 +78,14 @@ class Handle:
         *,
         queue: str = "",
         concurrency: int = 64,
-    ) -> Subscription:
+    ) -> Service:
         """Run `handler` in a task per message, at most `concurrency` at a time.
 
         The handler answers through `respond` and is expected to catch what it can explain; what
         escapes it is logged, and the caller sees a timeout.
         """
         gate = asyncio.Semaphore(concurrency)
+        running: set[asyncio.Task[None]] = set()
 
         async def run(message: Message) -> None:
             async with gate:
@@ -84,10 +102,11 @@ class Handle:
                 self.requests_dropped += 1
                 return
             task = asyncio.ensure_future(run(message))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            for tasks in (self._serving, running):
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
 
-        return await self._link.subscribe(subject, receive, queue=queue)
+        return Service(await self._link.subscribe(subject, receive, queue=queue), running)
 
     async def request(
         self,
