@@ -6,6 +6,7 @@ not publish go out first.
 """
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
@@ -83,6 +84,15 @@ class Leading:
             raise Fenced
         self._leader = leader
         self._tell(leader, token, seconds=self._clock.monotonic() - began)
+        async with AsyncExitStack() as ending:
+            await self._begin(leader, token, ending)
+            await leader.run()
+
+    async def _begin(self, leader: Leader, token: Token, ending: AsyncExitStack) -> None:
+        """Start what goes on beside the turns; `ending` closes what was begun, the last first."""
+        if leader.recorder is not None:
+            ending.callback(leader.recorder.close)
+        ending.push_async_callback(leader.outbox.close)
         storage = StorageWatch(
             self._bus.jetstream, self._leadership, leader.store, leader.outbox, self._clock
         )
@@ -93,33 +103,26 @@ class Leading:
             durable=INTAKE,
             deliver=lambda delivery: self._take_submission(delivery, token, services),
         )
+        ending.push_async_callback(intake.stop)
+        ending.push_async_callback(services.close)
+        ending.callback(leader.beats.close)
         beats = await self._bus.agents.subscribe(subjects.BEAT_ALL, self._beats.put)
+        ending.push_async_callback(beats.close)
         answering = await serve_leader(self._bus)
+        ending.push_async_callback(answering.close)
         awaited = dependencies.unknown(leader.cluster)
-        beside = [
-            asyncio.create_task(purge_old_submissions(self._bus.jetstream, intake, self._clock)),
-            asyncio.create_task(storage.run()),
-            asyncio.create_task(ended_jobs.watch(self._bus, leader.clear_away)),
-            asyncio.create_task(look_up_awaited(leader.store, self._inbox, awaited)),
-        ]
+        for work in (
+            purge_old_submissions(self._bus.jetstream, intake, self._clock),
+            storage.run(),
+            ended_jobs.watch(self._bus, leader.clear_away),
+            look_up_awaited(leader.store, self._inbox, awaited),
+        ):
+            ending.callback(asyncio.create_task(work).cancel)
+        # First of all: the next leader waits for nothing else.
+        ending.push_async_callback(self._leadership.resign)
         self._presence.lead(lambda: leader.commits)
-        try:
-            await services.start()
-            await intake.start()
-            await leader.run()
-        finally:
-            # First of all: the next leader waits for nothing else.
-            await self._leadership.resign()
-            for task in beside:
-                task.cancel()
-            await answering.close()
-            await beats.close()
-            leader.beats.close()
-            await services.close()
-            await intake.stop()
-            await leader.outbox.close()
-            if leader.recorder is not None:
-                leader.recorder.close()
+        await services.start()
+        await intake.start()
 
     def _services(self, leader: Leader, storage: StorageWatch) -> Services:
         """The API, which hears of every end from now on."""

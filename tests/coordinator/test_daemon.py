@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Sizes, connect, ensure_streams
+from gpuyard.bus import Bus, Service, Sizes, connect, ensure_streams
 from gpuyard.errors import Unavailable
-from gpuyard_coordinator import settings
+from gpuyard_coordinator import leading, settings
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.daemon import Daemon
 from gpuyard_coordinator.follower import Follower
 from gpuyard_coordinator.leader import Leadership, Timing, this_process
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.racing import unless
+from gpuyard_coordinator.standby import serve_leader
 from tests.support.nats_server import NatsServer
 
 
@@ -119,3 +120,27 @@ async def test_the_first_of_two_works_counts() -> None:
     with pytest.raises(RuntimeError, match="other"):
         await unless(fails(), lasts(9, "work"))
     assert sorted(ended) == ["other", "other", "work", "work", "work"]
+
+
+async def test_a_leadership_that_fails_as_it_begins_leaves_nothing_behind(
+    bus: Bus, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = list[Outbox]()
+
+    async def fails_once(bus: Bus) -> Service:
+        if not closed:
+            raise Unavailable("not connected")
+        return await serve_leader(bus)
+
+    close = Outbox.close
+
+    async def noted(outbox: Outbox) -> None:
+        closed.append(outbox)
+        await close(outbox)
+
+    monkeypatch.setattr(Outbox, "close", noted)
+    monkeypatch.setattr(leading, "serve_leader", fails_once)
+    async with running(daemon):
+        await leads(bus)
+        # Of the first leadership none is left: one of the second, and no standby's.
+        assert [each.subject for each in bus._link.subscriptions].count(subjects.BEAT_ALL) == 1
