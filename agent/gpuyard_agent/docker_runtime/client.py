@@ -3,11 +3,11 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from gpuyard_agent.docker_runtime.failures import unavailable
-from gpuyard_agent.docker_runtime.streams import Address, StreamBroken, open_stream
+from gpuyard_agent.docker_runtime.streams import Address, StreamBroken, json_of, open_stream
 
 CALL_TIMEOUT_S: Final = 60.0
 INSPECT_S: Final = 10.0
@@ -19,6 +19,8 @@ _SPOKEN: Final = "1.44"
 Fixed, so that an engine's upgrade changes no answer under us; engines down to 20.10 (1.41) are
 spoken to in their own.
 """
+
+T = TypeVar("T")
 
 
 class EngineClient:
@@ -36,7 +38,7 @@ class EngineClient:
     async def api_version(self) -> str:
         """The API version in use, negotiated on the first call to the engine."""
         if self._version is None:
-            self._version = spoken_version(await self._send("GET", "/version"))
+            self._version = spoken_version(await self._send("GET", "/version", dict))
         return self._version
 
     async def ping(self) -> None:
@@ -46,42 +48,42 @@ class EngineClient:
 
     async def version(self) -> str:
         """The engine's own version, as `20.10.24`."""
-        return str((await self._request("GET", "/version"))["Version"])
+        return str((await self._request("GET", "/version", dict)).get("Version") or "")
 
     async def info(self) -> dict[str, Any]:
         """The engine's account of itself: runtimes, cgroup driver, storage, CDI folders."""
-        found: dict[str, Any] = await self._request("GET", "/info")
+        found: dict[str, Any] = await self._request("GET", "/info", dict)
         return found
 
     async def containers(self, *labels: str) -> list[dict[str, Any]]:
         """The engine's list of the containers that carry all these labels, ended ones too."""
         query = urlencode({"all": 1, "filters": json.dumps({"label": labels})})
-        found: list[dict[str, Any]] = await self._request("GET", f"/containers/json?{query}")
+        found: list[dict[str, Any]] = await self._request("GET", f"/containers/json?{query}", list)
         return found
 
     async def image(self, name: str) -> dict[str, Any]:
         """What the engine says of an image, by name, digest or id."""
-        found: dict[str, Any] = await self._request("GET", f"/images/{quote(name)}/json")
+        found: dict[str, Any] = await self._request("GET", f"/images/{quote(name)}/json", dict)
         return found
 
     async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer of a call that makes or starts something. It may have been carried out
         although `EngineUnavailable` is raised."""
-        return await self._request("POST", path, body)
+        return await self._request("POST", path, object, body)
 
     async def inspect(self, container: str) -> dict[str, Any]:
         """What the engine says of a container, by id or name; one that is stuck answers never."""
         path = f"/containers/{container}/json"
-        found: dict[str, Any] = await self._request("GET", path, timeout_s=INSPECT_S)
+        found: dict[str, Any] = await self._request("GET", path, dict, timeout_s=INSPECT_S)
         return found
 
     async def kill(self, container_id: str, signal: str) -> None:
         """Sends a signal; a container that is stuck answers late or never."""
-        await self._request("POST", f"/containers/{container_id}/kill?signal={signal}")
+        await self._request("POST", f"/containers/{container_id}/kill?signal={signal}", object)
 
     async def remove(self, container_id: str) -> None:
         """Ends and removes a container with its volumes; late or never where it is stuck."""
-        await self._request("DELETE", f"/containers/{container_id}?v=1&force=1")
+        await self._request("DELETE", f"/containers/{container_id}?v=1&force=1", object)
 
     def reset(self) -> None:
         """Forgets the negotiated version: the engine went away, and may come back as another."""
@@ -91,21 +93,23 @@ class EngineClient:
         self,
         method: str,
         path: str,
+        kind: type[T],
         body: Mapping[str, Any] | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> Any:
+    ) -> T:
         path = f"/v{await self.api_version()}{path}"
-        return await self._send(method, path, body, timeout_s=timeout_s)
+        return await self._send(method, path, kind, body, timeout_s=timeout_s)
 
     async def _send(
         self,
         method: str,
         path: str,
+        kind: type[T],
         body: Mapping[str, Any] | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> Any:
+    ) -> T:
         limit_s = timeout_s or self._timeout_s
         stream = await open_stream(
             self.address,
@@ -116,12 +120,11 @@ class EngineClient:
         )
         try:
             async with asyncio.timeout(limit_s):
-                answer = await stream.read_all()
+                return json_of(await stream.read_all(), kind)
         except (TimeoutError, StreamBroken) as error:
             raise unavailable(error, str(self.address)) from error
         finally:
             stream.close()
-        return json.loads(answer) if answer.strip() else None
 
 
 def spoken_version(found: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from gpuyard_agent.docker_runtime.failures import refusal, unavailable
@@ -17,6 +17,10 @@ from gpuyard_agent.docker_runtime.failures import refusal, unavailable
 CHUNK_BYTES: Final = 64 * 1024
 _CONNECT_S: Final = 10.0
 _LONGEST_ERROR: Final = 64 * 1024
+
+_NO_HEAD: Final = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+
+T = TypeVar("T")
 
 
 class Address(NamedTuple):
@@ -44,7 +48,7 @@ class Address(NamedTuple):
 
 
 class StreamBroken(Exception):
-    """The connection ended before the answer did."""
+    """The connection ended before the answer did, or what came is no engine's answer."""
 
 
 class EngineStream:
@@ -141,9 +145,12 @@ class ChunkDecoder:
     @staticmethod
     def _size(line: bytes) -> int:
         try:
-            return int(line.partition(b";")[0], 16)
+            size = int(line.partition(b";")[0], 16)
         except ValueError:
-            raise StreamBroken(f"no chunk begins with {line[:20]!r}") from None
+            size = -1
+        if size < 0:
+            raise StreamBroken(f"no chunk begins with {line[:20]!r}")
+        return size
 
 
 async def open_stream(
@@ -170,16 +177,16 @@ async def open_stream(
             writer.write(_request(method, path, headers or {}, body))
             status, answer = _head(await reader.readuntil(b"\r\n\r\n"))
             # An answer of these kinds has no body, whatever the connection does next.
-            length = "0" if status in (204, 304) else answer.get("content-length")
+            length = 0 if status in (204, 304) else _length(answer.get("content-length"))
             stream = EngineStream(
                 reader,
                 writer,
                 chunked=answer.get("transfer-encoding") == "chunked",
-                length=None if length is None else int(length),
+                length=length,
             )
             if status >= 300:
                 raise refusal(status, await _message(stream, reader, length))
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, StreamBroken) as error:
+    except (OSError, TimeoutError, StreamBroken, *_NO_HEAD) as error:
         writer.transport.abort()
         raise unavailable(error, str(address)) from error
     except BaseException:
@@ -188,8 +195,23 @@ async def open_stream(
     return stream
 
 
-async def read_json(stream: EngineStream, *, idle_s: float | None = None) -> AsyncIterator[Any]:
-    """The JSON documents of a stream, one a line; TimeoutError after `idle_s` without a byte."""
+def json_of(raw: bytes, kind: type[T]) -> T:
+    """The JSON document of an answer, None for an empty one; raises `StreamBroken` where that is
+    none, or not of this kind."""
+    try:
+        found = json.loads(raw) if raw.strip() else None
+    except (ValueError, RecursionError):
+        raise StreamBroken(f"no JSON begins with {raw[:40]!r}") from None
+    if not isinstance(found, kind):
+        raise StreamBroken(f"no such answer begins with {raw[:40]!r}")
+    return found
+
+
+async def read_json(
+    stream: EngineStream, *, idle_s: float | None = None
+) -> AsyncIterator[dict[str, Any]]:
+    """The JSON maps of a stream, one a line; TimeoutError after `idle_s` without a byte, and
+    `StreamBroken` for a line that is none."""
     rest = b""
     while True:
         async with asyncio.timeout(idle_s):
@@ -198,7 +220,7 @@ async def read_json(stream: EngineStream, *, idle_s: float | None = None) -> Asy
         rest = lines.pop() if data else b""
         for line in lines:
             if line.strip():
-                yield json.loads(line)
+                yield json_of(line, dict)
         if not data:
             return
 
@@ -228,10 +250,16 @@ def _head(raw: bytes) -> tuple[int, dict[str, str]]:
     return int(parts[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-async def _message(stream: EngineStream, reader: asyncio.StreamReader, length: str | None) -> str:
+def _length(told: str | None) -> int | None:
+    if told is not None and not told.isdecimal():
+        raise StreamBroken(f"no length is {told[:20]!r}")
+    return None if told is None else int(told)
+
+
+async def _message(stream: EngineStream, reader: asyncio.StreamReader, length: int | None) -> str:
     """The engine's words in an error reply."""
     if length is not None:
-        body = await reader.readexactly(min(int(length), _LONGEST_ERROR))
+        body = await reader.readexactly(min(length, _LONGEST_ERROR))
     else:
         body = b""
         while len(body) < _LONGEST_ERROR and (data := await stream.read()):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard_agent.docker_runtime.client import EngineClient
 from gpuyard_agent.docker_runtime.failures import EngineRefused, EngineUnavailable
 from gpuyard_agent.docker_runtime.streams import (
     Address,
@@ -33,6 +34,8 @@ def test_chunks_are_put_together_from_pieces_of_any_size(size: int) -> None:
 def test_what_is_no_chunk_is_a_fault() -> None:
     with pytest.raises(StreamBroken):
         ChunkDecoder().feed(b"HTTP/1.1\r\n")
+    with pytest.raises(StreamBroken):
+        ChunkDecoder().feed(b"-5\r\nabc")
 
 
 @pytest.mark.parametrize("url", ["/var/run/docker.sock", "ssh://host", "https://host", "unix://"])
@@ -106,11 +109,31 @@ async def test_a_refusal_carries_the_engines_words(tmp_path: Path, body: bytes) 
     assert raised.value.status == 507
 
 
-@pytest.mark.parametrize("raw", [b"", b"SSH-2.0-nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"SSH-2.0-nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n{}",
+        b"HTTP/1.1 500 No\r\nContent-Length: -1\r\n\r\n{}",
+    ],
+)
 async def test_what_is_no_answer_makes_the_engine_unavailable(tmp_path: Path, raw: bytes) -> None:
     async with _engine(tmp_path / "s", _says(raw)) as address:
         with pytest.raises(EngineUnavailable):
             await open_stream(address, "GET", "/x")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"\xff", b"[]", b"null", b"", b"[" * 100_000])
+async def test_an_answer_that_is_no_engines_is_a_fault_of_the_engine(
+    tmp_path: Path, body: bytes
+) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with _engine(tmp_path / "s", _says(raw)) as address:
+        with pytest.raises(EngineUnavailable):
+            await EngineClient(f"unix://{address}").info()
 
 
 async def test_silence_has_a_limit(tmp_path: Path) -> None:
