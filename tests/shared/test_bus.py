@@ -200,6 +200,28 @@ async def test_requests_and_subscriptions_work_again_after_the_server_was_killed
     assert hooks == ["reconnected"]
 
 
+async def test_what_a_broken_connection_did_not_take_is_not_sent_on_the_next(
+    nats_server: NatsServer,
+) -> None:
+    hooks = []
+    async with bus_on(nats_server.url) as bus:
+        bus.on_reconnect(lambda: hooks.append("reconnected"))
+        seen: list[Message] = []
+        await bus.app.subscribe("news", seen.append)
+        nats_server.freeze()
+        for _ in range(100):  # more than all buffers on the way hold
+            await bus.app.publish("news", bytes(200_000))
+            await asyncio.sleep(0)  # it is written, or waits for room
+        nats_server.kill()
+        await until(lambda: not bus.is_connected)
+        nats_server.start()
+
+        await until(lambda: bool(hooks))
+        await bus.app.publish("news", b"after")
+        await until(lambda: bool(seen) and seen[-1].data == b"after")
+    assert len(seen) == 1
+
+
 async def test_a_deaf_client_is_replaced(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

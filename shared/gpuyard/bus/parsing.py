@@ -72,6 +72,8 @@ class DirectClient(Client):
     async def _connect_to_server(self, s: Srv) -> None:
         # The library forgets the connection of a reconnect that failed in the greeting.
         self.abort()
+        # What the last one did not take any more: whoever sent it was told that it broke.
+        self._pending, self._pending_data_size = [], 0
         await super()._connect_to_server(s)
 
     async def _process_msg(
