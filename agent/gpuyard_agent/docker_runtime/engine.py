@@ -9,6 +9,8 @@ from gpuyard_agent.docker_runtime.pulls import IDLE_S, Pulls
 from gpuyard_agent.docker_runtime.streams import EngineStream, open_stream
 
 DEFAULT_URL: Final = "unix:///var/run/docker.sock"
+LOOKS_AT_ONCE: Final = 32
+"""Each is a connection; an agent that starts beside hundreds of containers looks at every one."""
 
 
 class DockerEngine:
@@ -27,6 +29,8 @@ class DockerEngine:
         self.client = EngineClient(url, timeout_s=call_timeout_s)
         self.exits = Exits(self.client, yard)
         self.pulls = Pulls(self.client, idle_s=pull_idle_s)
+        self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+        """One for each container that is looked at for a listing."""
         self.grants_ulimits = True
         """False once it refused to raise a limit of its own: it runs without the right to."""
         self._users = 0

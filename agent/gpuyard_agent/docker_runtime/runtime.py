@@ -289,7 +289,8 @@ class DockerRuntime:
             or not suffices(container, status, exit)
         ):
             try:
-                inspect = await self._inspect(entry["Id"])
+                async with self._engine.looks:
+                    inspect = await self._inspect(entry["Id"])
             except EngineUnavailable:
                 return not_inspected(key, entry)
             if inspect is None:
@@ -299,7 +300,8 @@ class DockerRuntime:
             exit = await self._engine.exits.found(container.id, inspect)
         if exit is not None:
             status = Status.EXITED
-        digest = await self._digest(container.image_id)
+        async with self._engine.looks:
+            digest = await self._digest(container.image_id)
         return seen(key, container, status, digest=digest, exit=exit, word=str(entry["State"]))
 
     def _remember(self, key: AttemptKey, inspect: dict[str, Any]) -> Container:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuyard.errors import RuntimeFailure
 from gpuyard_agent.core.containers import Status
 from gpuyard_agent.core.launch import AttemptKey
+from gpuyard_agent.docker_runtime import engine
 from gpuyard_agent.docker_runtime.client import spoken_version
 from gpuyard_agent.runtime import LogPosition
 from tests.agent.docker_runtime.bench import Bench, gpu
@@ -229,6 +231,29 @@ async def test_a_restarted_agent_finds_what_runs_and_what_ended_meanwhile(
     waiting = asyncio.create_task(later.runtime.wait(runs.key))
     await later.runtime.signal(runs.key, "SIGKILL")
     assert (await asyncio.wait_for(waiting, 10)).code == 137
+
+
+async def test_an_agent_that_starts_looks_at_some_of_its_containers_at_a_time(
+    bench: Bench, make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        await bench.start(bench.launch_of("sleep", "600"))
+    monkeypatch.setattr(engine, "LOOKS_AT_ONCE", 2)
+    later = await make_bench(bench.engine, yard=bench.yard)
+    inspect, looks, most = later.docker.client.inspect, 0, 0
+
+    async def counted(container: str) -> dict[str, Any]:
+        nonlocal looks, most
+        looks += 1
+        most = max(most, looks)
+        try:
+            return await inspect(container)
+        finally:
+            looks -= 1
+
+    monkeypatch.setattr(later.docker.client, "inspect", counted)
+    assert len(await later.runtime.seen()) == 4
+    assert most == 2
 
 
 async def test_removing_ends_it_and_one_that_is_gone_is_no_error(bench: Bench) -> None:
