@@ -77,6 +77,8 @@ _ANYWHERE: Final = (
 )  # fmt: skip
 
 _CONTAINER: Final = (
+    # Before the next: "no such image: A/b: invalid reference format: repository name must be …".
+    _Row("invalid reference format", EndReason.INVALID),
     _Row("no such image", EndReason.IMAGE_NOT_FOUND, temporary=True),
     _Row('could not select device driver "cdi"', EndReason.RUNTIME_ERROR, mend=_CDI),
     _Row("unresolvable cdi devices|cdi device injection failed", EndReason.RUNTIME_ERROR,
@@ -89,7 +91,7 @@ _CONTAINER: Final = (
          mend="reboot the node or reload its NVIDIA kernel modules"),
     _Row('exec: "?docker-init"?', EndReason.RUNTIME_ERROR,
          mend="install tini (docker-init) on the node; Docker's own package brings it"),
-    _Row("no command specified|invalid reference format|minimum memory limit"
+    _Row("no command specified|minimum memory limit"
          "|shm size can not be less|invalid port specification", EndReason.INVALID),
     _Row("unable to find (user|group)|no matching entries in (passwd|group) file"
          "|wrong rlimit value|cannot mkdir: .* is not a directory", EndReason.INVALID),

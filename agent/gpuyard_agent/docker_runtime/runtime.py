@@ -42,6 +42,8 @@ _DEFAULT_PATHS: Final = {
     "LD_LIBRARY_PATH": "%s",
 }
 """Search paths of an image that sets none, as the engine and the linker have them."""
+_NO_IMAGE: Final = (404, 301)
+"""The second for a name that is no clean path, as `a//b`: a pull of it says what is wrong."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 
@@ -100,7 +102,7 @@ class DockerRuntime:
                 await self._engine.client.image(launch.image)
                 return
             except EngineRefused as refused:
-                if refused.status != 404:
+                if refused.status not in _NO_IMAGE:
                     raise
         if launch.pull == "never":
             raise self._never_pulled(launch)

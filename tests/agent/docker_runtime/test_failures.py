@@ -38,6 +38,8 @@ _RUNC = "failed to create shim task: OCI runtime create failed: runc create fail
          "tini"),
         (400, "No command specified", "invalid", False, ""),
         (400, "invalid reference format: repository name must be lowercase", "invalid", False, ""),
+        (400, "no such image: A/b: invalid reference format: repository name must be lowercase",
+         "invalid", False, ""),
         (500, "unable to find user nosuch: no matching entries in passwd file", "invalid", False,
          ""),
         (400, "Minimum memory limit allowed is 6MB", "invalid", False, ""),

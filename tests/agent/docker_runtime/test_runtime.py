@@ -82,6 +82,15 @@ async def test_an_image_that_may_never_be_pulled_is_missing_for_good(bench: Benc
         assert (raised.value.reason, raised.value.temporary) == ("image_not_found", False)
 
 
+@pytest.mark.parametrize(
+    "image", ["Team/Image:1", "a//b", "../image", "http://host/image", "a?b=c"]
+)
+async def test_what_is_no_name_of_an_image_is_no_use_trying_again(bench: Bench, image: str) -> None:
+    with pytest.raises(RuntimeFailure, match="invalid reference format") as raised:
+        await bench.runtime.prepare(bench.launch_of("true", image=image), lambda _: None)
+    assert (raised.value.reason, raised.value.temporary) == ("invalid", False)
+
+
 async def test_an_image_that_is_there_needs_no_pull(bench: Bench) -> None:
     told: list[object] = []
     await bench.runtime.prepare(bench.launch_of("true"), told.append)
