@@ -14,6 +14,9 @@ import structlog
 log = structlog.get_logger()
 _READ_S: Final = 30.0
 """A credential helper may ask a keyring or a cloud; one that hangs is not waited for."""
+_MOST_STUCK: Final = 8
+"""Reads that were given up and still go on: each is a thread and a helper's process."""
+_stuck: set[threading.Thread] = set()
 
 
 async def registry_auth(image: str) -> str | None:
@@ -23,6 +26,10 @@ async def registry_auth(image: str) -> str | None:
     be read is no credentials, and the log says why: the image may be public, and if it is not the
     registry's refusal ends the pull.
     """
+    _stuck.difference_update([thread for thread in _stuck if not thread.is_alive()])
+    if len(_stuck) >= _MOST_STUCK:
+        log.warning("no registry credentials", image=image, fault="earlier reads of them hang")
+        return None
     loop = asyncio.get_running_loop()
     found: asyncio.Future[str | None] = loop.create_future()
 
@@ -32,11 +39,13 @@ async def registry_auth(image: str) -> str | None:
             loop.call_soon_threadsafe(_settle, found, header)
 
     # Not by asyncio's own threads, which the end of the program would wait for.
-    threading.Thread(target=read, name="registry-credentials", daemon=True).start()
+    thread = threading.Thread(target=read, name="registry-credentials", daemon=True)
+    thread.start()
     try:
         async with asyncio.timeout(_READ_S):
             return await found
     except TimeoutError:
+        _stuck.add(thread)
         log.warning("no registry credentials", image=image, fault=f"not read in {_READ_S:g} s")
         return None
 

@@ -112,6 +112,32 @@ async def test_a_helper_that_hangs_is_not_waited_for(
 
     assert await _auth("r.example/a") is None
     go_on.write_text("now\n")
+    _join()
+
+
+async def test_helpers_that_hang_do_not_pile_up(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "_READ_S", 0.2)
+    monkeypatch.setattr(credentials, "_MOST_STUCK", 1)
+    go_on = home / "go-on"
+    os.mkfifo(go_on)
+    _add_helper(home, "all", f"echo x >> {home}/begun; read line < {go_on}")
+    auths = {"r.example": {"auth": _SECRET}}
+    _write(home, {"credsStore": "all", "auths": auths})
+    for _ in range(3):
+        assert await _auth("r.example/a") is None
+    assert (home / "begun").read_text() == "x\n"
+
+    go_on.write_text("now\n")
+    _join()
+    _write(home, {"auths": auths})
+    assert await _auth("r.example/a") == _ME | {"serveraddress": "r.example"}
+
+
+def _join() -> None:
+    for thread in list(credentials._stuck):
+        thread.join(10)
 
 
 @pytest.mark.parametrize(
