@@ -257,8 +257,10 @@ def check_fence(operator: Operator) -> str:
     took = time.monotonic() - began
     machine.sh("kill -CONT $(pidof dockerd); systemctl start gpuyard-nats gpuyard-agent")
     ended = operator.await_job("fenced", "failed", within_s=60)
+    told = ended["attempts"][0]
+    assert told["reason"] == "node_lost" and "ended by the keeper" in told["message"], told
     (line, *_) = machine.journal("gpuyard-keeper", "-p warning", "-n 1")
-    return f"ended after {took:.0f} s, told as {ended['reason']}; {line['MESSAGE']}"
+    return f"ended after {took:.0f} s; {line['MESSAGE']}; the job: {told['message']}"
 
 
 def check_processes(operator: Operator) -> str:
@@ -315,10 +317,11 @@ def check_reboot(operator: Operator) -> str:
     ).split()
     assert int(order[0]) < int(order[1]), f"docker and agent: {order}"
     ended = operator.await_job("rebooted", "failed", within_s=60)
-    assert len(ended["attempts"]) == 1, ended
+    (told,) = ended["attempts"]
+    assert told["reason"] == "node_lost" and "rebooted" in told["message"], told
     failed = operator.machine.sh("systemctl list-units --failed --plain --no-legend 'gpuyard*'")
     assert not failed, failed
-    return f"down and up in {took:.0f} s; the job: {ended['reason']}, code {ended['exit_code']}"
+    return f"down and up in {took:.0f} s; the job: {told['reason']}, {told['message']}"
 
 
 def check_removal(operator: Operator) -> str:

@@ -37,7 +37,7 @@ HOSTS_OWN: Final = (
 """Units that would reach through to the host's kernel."""
 _SYS_RESOURCE: Final = 24
 # The machine's own control groups, its address, and a boot of its own: a container's kernel is not
-# started anew with it.
+# started anew with it. ProtectKernelTunables would show the kernel's own to the agent.
 _BOOT: Final = f"""
 set -e
 umount -R /sys/fs/cgroup
@@ -45,6 +45,11 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 ip address add {ADDRESS}/24 dev lo
 cat /proc/sys/kernel/random/uuid > /run/boot_id
 mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
+mkdir -p /run/systemd/system/gpuyard-agent.service.d
+cat > /run/systemd/system/gpuyard-agent.service.d/boot.conf <<END
+[Service]
+BindReadOnlyPaths=/run/boot_id:/proc/sys/kernel/random/boot_id
+END
 exec /sbin/init
 """
 COMMAND_S: Final = 180.0
