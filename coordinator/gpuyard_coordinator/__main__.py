@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gpuyard import __version__, notify, subjects, telemetry
+from gpuyard import __version__, subjects, telemetry
 from gpuyard.bus import connect, patience_s
 from gpuyard.errors import GpuyardError, Unavailable
 from gpuyard_coordinator import settings as configuration
@@ -77,8 +77,7 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
             record = Segments(folder, most_bytes=round(settings.record_mib * 1024 * 1024))
         daemon = Daemon(bus, leadership, settings, clock, record)
         stop_on_signals(daemon)
-        with notify.ready():
-            await daemon.run()
+        await daemon.run()
         if record is not None:
             record.close()
 

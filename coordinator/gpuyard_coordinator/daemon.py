@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from gpuyard import notify
 from gpuyard.bus import Bus
 from gpuyard.errors import NotAllowed, Unavailable
 from gpuyard.messages import Token
@@ -53,6 +54,11 @@ class Daemon:
     async def run(self) -> None:
         """Returns once asked to stop, with the lease given back."""
         presence = Presence(self.bus, self.leadership.holder, self.clock)
+        with notify.life(lambda: self._status(presence)) as life:
+            presence.on_change = lambda: _tell_role(life, presence)
+            await self._run(presence)
+
+    async def _run(self, presence: Presence) -> None:
         telling = asyncio.create_task(presence.run())
         stopped = asyncio.create_task(self.stopping.wait())
         try:
@@ -71,6 +77,18 @@ class Daemon:
             for task in (stopped, telling):
                 task.cancel()
             await asyncio.gather(stopped, telling, return_exceptions=True)
+
+    def _status(self, presence: Presence) -> str:
+        """The line that a service manager shows."""
+        if not self.bus.is_connected:
+            return "the bus is away"
+        match presence.role:
+            case "leader":
+                return f"leads yard {self.leadership.yard} on {self.bus.url}"
+            case "standby":
+                return f"stands by on {self.bus.url}"
+            case _:
+                return f"reads the yard from {self.bus.url}"
 
     def _rules(self) -> Settings:
         return Settings(
@@ -134,6 +152,13 @@ class Daemon:
             else:
                 log.error("leading failed", exc_info=outcome)
             await asyncio.sleep(AFTER_FAULT_S)
+
+
+def _tell_role(life: notify.Life, presence: Presence) -> None:
+    """Its start is over once it could lead."""
+    if presence.role != "starting":
+        life.ready()
+    life.look()
 
 
 def stop_on_signals(daemon: Daemon) -> None:

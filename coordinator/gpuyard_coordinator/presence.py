@@ -31,6 +31,8 @@ class Presence:
     role: str = "starting"
     refused_writes: int = 0
     """Of all its leaderships: what the bus did not take any more once another led."""
+    on_change: Callable[[], None] = lambda: None
+    """Called when `role` is another than before."""
     _commits: Callable[[], int] = lambda: 0
     _since: str = ""
     _others: dict[str, tuple[float, dict[str, Any]]] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Presence:
         """From now on it has this role, and says so with the next message."""
         if role != self.role or not self._since:
             self.role, self._since = role, self.clock.timestamp()
+            self.on_change()
 
     def lead(self, commits: Callable[[], int]) -> None:
         """Become the leader; `commits` tells how many it has made."""

@@ -3,8 +3,68 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+LOOK_S: Final = 10.0
+"""How often the line of status is looked at where no watchdog asks for signs of life."""
+
+
+class Life:
+    """A daemon as its service manager sees it; made by `life`."""
+
+    def __init__(self, status: Callable[[], str]) -> None:
+        self._status = status
+        self._told = ""
+        self._is_ready = False
+        self._is_ending = False
+
+    def ready(self) -> None:
+        """The start is over, whoever waits for it goes on; counts once."""
+        if not self._is_ready:
+            self._is_ready = True
+            tell(f"READY=1\n{self._line()}")
+
+    def look(self) -> None:
+        """Tells the line of status at once where it is another than the one told last."""
+        if is_heard() and self._status() != self._told:
+            tell(self._line())
+
+    def stopping(self, *, within_s: float | None = None) -> None:
+        """The daemon ends; `within_s` where that may take longer than the manager's own limit. Counts
+        once."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        more = f"\nEXTEND_TIMEOUT_USEC={round(within_s * 1e6)}" if within_s is not None else ""
+        tell(f"STOPPING=1{more}")
+
+    def _line(self) -> str:
+        self._told = self._status() if is_heard() else ""
+        return f"STATUS={self._told}"
+
+
+@contextmanager
+def life(status: Callable[[], str]) -> Iterator[Life]:
+    """Inside: signs of life from the running event loop, with what `status` gives in one line.
+
+    The manager waits until `ready` is called. On leaving: stopping.
+    """
+    daemon = Life(status)
+    daemon.look()
+    living = asyncio.ensure_future(_live(daemon, watchdog_s())) if is_heard() else None
+    try:
+        yield daemon
+    finally:
+        if living is not None:
+            living.cancel()
+        daemon.stopping()
+
+
+def is_heard() -> bool:
+    """True where a service manager listens."""
+    return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
 def tell(state: str) -> None:
@@ -29,21 +89,9 @@ def watchdog_s() -> float | None:
     return int(text) / 1e6 if text.isdigit() and int(text) > 0 else None
 
 
-@contextmanager
-def ready() -> Iterator[None]:
-    """Inside: ready, with signs of life from the running event loop. On leaving: stopping."""
-    tell("READY=1")
-    limit_s = watchdog_s()
-    alive = asyncio.ensure_future(_keep_alive(limit_s / 3)) if limit_s else None
-    try:
-        yield
-    finally:
-        if alive is not None:
-            alive.cancel()
-        tell("STOPPING=1")
-
-
-async def _keep_alive(every_s: float) -> None:
+async def _live(daemon: Life, limit_s: float | None) -> None:
     while True:
-        tell("WATCHDOG=1")
-        await asyncio.sleep(every_s)
+        if limit_s is not None:
+            tell("WATCHDOG=1")
+        daemon.look()
+        await asyncio.sleep(LOOK_S if limit_s is None else min(LOOK_S, limit_s / 3))

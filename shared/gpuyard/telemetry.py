@@ -1,7 +1,8 @@
 """Logs of the daemons: one JSON object per line in services, readable lines on a terminal.
 
 Both structlog's loggers and those of the standard library (the bus uses them) come out in the same
-form, on standard error. structlog is loaded by the first call, so importing this costs nothing.
+form, on standard error. Where that is the journal of systemd each line says how grave it is
+(`<4>`, sd-daemon(3)), so that `journalctl -p warning` finds it. structlog is loaded by the first call, so importing this costs nothing.
 """
 
 import logging
@@ -12,6 +13,8 @@ from typing import Any, Final
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("json", "text")
+_GRADES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
+"""The syslog levels error, warning, info and debug, by the least level of Python's."""
 _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -35,15 +38,15 @@ def configure(*, level: str, format: str | None) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, _add_extra],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_rendering(format),
-            ],
-        )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*shared, _add_extra],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *_rendering(format),
+        ],
     )
+    is_journal = _is_journal(os.environ.get("JOURNAL_STREAM", ""))
+    handler.setFormatter(_Graded(formatter) if is_journal else formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
@@ -63,6 +66,28 @@ def _structlog() -> Any:
     import structlog
 
     return structlog
+
+
+class _Graded(logging.Formatter):
+    """Each line of what another formatter makes begins with its syslog level."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        grade = next(grade for level, grade in _GRADES if record.levelno >= level)
+        return "\n".join(f"<{grade}>{line}" for line in self._inner.format(record).splitlines())
+
+
+def _is_journal(stream: str) -> bool:
+    """Whether standard error is the connection to the journal that systemd made, as
+    JOURNAL_STREAM says (systemd.exec(5)): it may have been redirected since."""
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"
 
 
 def _rendering(format: str) -> list[Any]:

@@ -370,3 +370,21 @@ def test_the_name_of_a_process_may_hold_anything() -> None:
     stat = "42 (a ) (b) S " + " ".join(str(n) for n in range(4, 53))
     assert parse_stat(stat) == Process(42, 22)
     assert parse_stat("") is None
+
+
+@pytest.mark.parametrize(("agents", "jobs"), [(-500, 0), (200, 200)])
+async def test_a_spared_agent_does_not_spare_its_jobs(
+    runtime: ProcessRuntime, agents: int, jobs: int
+) -> None:
+    score = Path("/proc/self/oom_score_adj")
+    before = score.read_text()
+    try:
+        score.write_text(str(agents))
+    except PermissionError:
+        pytest.skip("a score below one's own needs CAP_SYS_RESOURCE")
+    try:
+        seen = await runtime.launch(launch("cat", str(score)))
+        await runtime.wait(seen.key)
+    finally:
+        score.write_text(before)
+    assert await output(runtime, seen.key) == {1: f"{jobs}\n".encode(), 2: b""}

@@ -144,7 +144,12 @@ def test_a_package_that_is_not_installed_is_named_with_the_extra(missing: str) -
 
 async def test_it_tells_systemd_and_stops_with_0_although_the_bus_is_away(tmp_path: Path) -> None:
     address = tmp_path / "notify"
-    told: list[bytes] = []
+    told: list[str] = []
+
+    async def until(start: str) -> None:
+        while not (told and told[-1].startswith(start)):
+            told.append((await asyncio.wait_for(loop.sock_recv(listener, 400), 20)).decode())
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(address))
         listener.setblocking(False)
@@ -155,14 +160,16 @@ async def test_it_tells_systemd_and_stops_with_0_although_the_bus_is_away(tmp_pa
             stderr=asyncio.subprocess.PIPE,
         )
         loop = asyncio.get_running_loop()
-        told.append(await asyncio.wait_for(loop.sock_recv(listener, 100), 20))
+        await until("READY=1")
         assert process.stderr is not None
         found = await asyncio.wait_for(process.stderr.readuntil(b"GPUs found"), 20)
-        assert b'"gpus": 8' in found
+        assert b'"gpus": 8' in found, "a start that is over has looked for GPUs"
         process.terminate()
-        told.append(await asyncio.wait_for(loop.sock_recv(listener, 100), 20))
+        await until("STOPPING=1")
         _, errors = await process.communicate()
-    assert told == [b"READY=1", b"STOPPING=1"]
+    assert told[0] == "STATUS=looking for GPUs"
+    assert told[-2] == "READY=1\nSTATUS=8 GPUs, 0 jobs running, the bus is away"
+    assert told[-1] == "STOPPING=1"
     assert process.returncode == 0, errors
 
 

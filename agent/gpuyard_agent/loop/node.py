@@ -385,6 +385,11 @@ class NodeAgent:
             pids=frozenset(pid for seen in alive for pid in seen.pids),
         )
 
+    @property
+    def running(self) -> int:
+        """How many attempts have a container that has not ended."""
+        return sum(1 for _ in self._alive())
+
     def _alive(self) -> Iterable[Attempt]:
         return (
             attempt

@@ -44,6 +44,8 @@ class AgentProcess:
         self._keeper = keeper
         self.stop = asyncio.Event()
         self._bus: Bus | None = None
+        self._is_sampled = False
+        self._life: notify.Life | None = None
         # The link knows the nodes as its peers, and the nodes ask it for beats.
         self.nodes = [
             NodeAgent(
@@ -59,7 +61,7 @@ class AgentProcess:
     async def run(self) -> None:
         """Runs until `stop` is set, then leaves the containers running, or ends them first where
         the settings say so. Raises BusTooOld."""
-        tasks = [asyncio.create_task(self._connect()), asyncio.create_task(self._sample())]
+        tasks: list[asyncio.Task[None]] = []
         stopping = asyncio.create_task(self.stop.wait())
         if self._keeper is not None:
             self._keeper.on_change = self._on_keeper
@@ -68,14 +70,37 @@ class AgentProcess:
             node.start()
         self.link.start()
         try:
-            with notify.ready():
+            with notify.life(self._status) as life:
+                self._life = life
+                tasks += [asyncio.create_task(work) for work in (self._connect(), self._sample())]
                 await _first_of(stopping, tasks)
-                notify.tell("STOPPING=1")
+                life.stopping(within_s=self._leaving_s())
                 await self._leave()
         finally:
             for task in (*tasks, stopping):
                 await _ended(task)
             await self._close()
+
+    def _status(self) -> str:
+        """The line that a service manager shows."""
+        if not self._is_sampled:
+            return "looking for GPUs"
+        gpus = sum(len(node.inventory.gpus) for node in self.nodes)
+        running = sum(node.running for node in self.nodes)
+        where = (
+            f"on the bus at {self._bus.url}"
+            if self._bus is not None and self.link.is_connected
+            else "the bus is away"
+        )
+        nodes = f"{len(self.nodes)} nodes, " if len(self.nodes) > 1 else ""
+        return f"{nodes}{gpus} GPUs, {running} jobs running, {where}"
+
+    def _tell_manager(self) -> None:
+        """The start is over once the GPUs were looked at, whether or not the bus is there."""
+        if self._life is not None:
+            if self._is_sampled:
+                self._life.ready()
+            self._life.look()
 
     def _on_keeper(self) -> None:
         for node in self.nodes:
@@ -110,6 +135,7 @@ class AgentProcess:
                 self._bus = None
             await asyncio.sleep(_CONNECT_AGAIN_S)
         log.info("connected", bus=self._bus.url, nodes=len(names))
+        self._tell_manager()
         await asyncio.Event().wait()
 
     async def _locate(self, url: str) -> None:
@@ -127,6 +153,8 @@ class AgentProcess:
         for node in pending:
             await node.sample()
         self._tell_found()
+        self._is_sampled = True
+        self._tell_manager()
         while True:
             for start in range(0, len(self.nodes), per_tick):
                 await asyncio.sleep(tick_s)
@@ -151,17 +179,28 @@ class AgentProcess:
             for node in self.nodes:
                 await self.link.beat_now(node.name)
             return
+        longest_s = self._jobs_end_s()
+        for node in self.nodes:
+            node.stop_jobs()
+        await self._until(lambda node: node.is_quiet, longest_s)
+        # The coordinator takes an entry away once its end is committed; then nothing is left.
+        if self.link.is_connected:
+            await self._until(lambda node: node.is_settled, _FAREWELL_S)
+
+    def _jobs_end_s(self) -> float:
+        """Within which all that runs has ended once it was told to."""
         graces = [
             stop_grace_s(attempt.entry)
             for node in self.nodes
             for attempt in node.memory.attempts.values()
         ]
-        for node in self.nodes:
-            node.stop_jobs()
-        await self._until(lambda node: node.is_quiet, max(graces, default=0.0) + _STOP_MARGIN_S)
-        # The coordinator takes an entry away once its end is committed; then nothing is left.
-        if self.link.is_connected:
-            await self._until(lambda node: node.is_settled, _FAREWELL_S)
+        return max(graces, default=0.0) + _STOP_MARGIN_S
+
+    def _leaving_s(self) -> float | None:
+        """What a service manager is asked for; None where its own limit will do."""
+        if not self._settings.stop_jobs_on_exit:
+            return None
+        return self._jobs_end_s() + _FAREWELL_S + _STOP_MARGIN_S
 
     async def _until(self, is_so: Callable[[NodeAgent], bool], timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
