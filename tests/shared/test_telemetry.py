@@ -9,7 +9,7 @@ from pathlib import Path
 PROGRAM = """
 import logging, structlog
 from gpuyard import telemetry
-telemetry.configure(format={format!r})
+telemetry.configure(level='info', format={format!r})
 structlog.get_logger().info("calm")
 structlog.get_logger().warning("odd")
 try:
