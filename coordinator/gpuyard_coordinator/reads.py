@@ -6,6 +6,7 @@ from typing import Any, Final
 from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model import ids
+from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.ids import JobKey
 from gpuyard.model.job import DEFAULT_PRIORITY
 from gpuyard.model.states import JobState
@@ -29,6 +30,7 @@ from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.overtaking import Asked
 from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Now
 from gpuyard_coordinator.core.why import not_waiting, why, why_asked
 
@@ -194,7 +196,7 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
         raise taken
     document = cluster.tenants.get(event.tenant)
     spec, notes = quota.with_defaults(event.spec, document)
-    shape = documents.shape_of(spec, event.tenant, document)
+    shape = shape_of(spec, event.tenant, document)
     queued, tasks = cluster.queue.waiting[event.tenant], arrays.count(spec)
     if refusal := quota.refusal(event.tenant, document, spec, shape, queued, tasks):
         raise InvalidJob((refusal[1],))
@@ -204,7 +206,7 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
         raise InvalidJob((bad,))
     placements = planner.preview(shape)
     rank = Rank(fairshare.priority_of(document), int(spec.get("priority", DEFAULT_PRIORITY)))
-    view = why_asked(cluster, Asked(shape, rank, documents.grace_s(spec)), now)
+    view = why_asked(cluster, Asked(shape, rank, stop_grace_s(spec)), now)
     return {
         "fits": bool(placements),
         "node": placements[0].node if placements else None,

@@ -24,11 +24,12 @@ from typing import Final, Literal
 
 from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import STALE_INVENTORY, StopOrder, WantedEntry
+from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.reasons import EndReason
 from gpuyard_agent.core.attempt import NEVER, Attempt, Intent, Result
 from gpuyard_agent.core.containers import Status
-from gpuyard_agent.core.fence import Fence, absence, fence_of, stop_grace_s
+from gpuyard_agent.core.fence import Fence, absence, fence_of
 from gpuyard_agent.core.judge import REBOOTED, judge, vanished
 from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy, refusals
 from gpuyard_agent.core.times import rfc3339
@@ -265,17 +266,18 @@ def _reason_to_stop(
         return _ordered(want["stop"], here, now)
     if seen.fence is not None and now >= seen.fence.term_at:
         return _fenced_off(seen.fence, here, now)
+    grace_s = stop_grace_s(None if want is None else want["spec"])
     if here.stopping:
-        return _intent(EndReason.YARD_STOPPED, here, now, grace_s=stop_grace_s(want))
+        return _intent(EndReason.YARD_STOPPED, here, now, grace_s=grace_s)
     if want is None:
         if here.adopting or seen.confirmations < CONFIRMATIONS:
             return None
         message = "no wanted document names it"
-        return _intent(EndReason.CANCELLED, here, now, grace_s=stop_grace_s(None), message=message)
+        return _intent(EndReason.CANCELLED, here, now, grace_s=grace_s, message=message)
     deadline = deadline_of(want, seen, here)
     if deadline is not None and now >= deadline:
         message = f"max_runtime of {want['spec']['max_runtime']} was over"
-        return _intent(EndReason.TIME_LIMIT, here, now, grace_s=stop_grace_s(want), message=message)
+        return _intent(EndReason.TIME_LIMIT, here, now, grace_s=grace_s, message=message)
     return None
 
 

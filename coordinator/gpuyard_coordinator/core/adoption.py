@@ -37,6 +37,7 @@ from gpuyard_coordinator.core import (
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import COORDINATOR, Effects
 from gpuyard_coordinator.core.events import NodeBeat
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now
 
 _NOT_STARTED: Final = frozenset({AttemptState.ACCEPTED, AttemptState.PREPARING})
@@ -172,7 +173,7 @@ def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: N
         packed_spec=fast_codec.encode(spec),
         name=spec["name"],
         spec_sha256=wanted["spec_sha256"],
-        shape=documents.shape_of(spec, tenant, cluster.tenants.get(tenant)),
+        shape=shape_of(spec, tenant, cluster.tenants.get(tenant)),
         priority=spec["priority"],
         submitted_at=report["started_at"] or now.at,
         submit_seq=cluster.next_submit_seq,
