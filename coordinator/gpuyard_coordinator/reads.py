@@ -9,6 +9,7 @@ from gpuyard.model import ids
 from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.ids import JobKey
 from gpuyard.model.job import DEFAULT_PRIORITY
+from gpuyard.model.quantities import first_named
 from gpuyard.model.states import JobState
 from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
 from gpuyard.views.nodes import GrantView, NodeView, gpu_view, node_view
@@ -36,6 +37,7 @@ from gpuyard_coordinator.core.why import not_waiting, why, why_asked
 
 MAX_PAGE: Final = 1000
 PREFIX_LENGTH: Final = 4
+_IDS_NAMED: Final = 5
 
 
 def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
@@ -53,7 +55,7 @@ def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
     }
     found |= {key for key in cluster.recently_done if key[0] == tenant and is_prefix(text, key[1])}
     if len(found) > 1:
-        several = ", ".join(sorted(key[1] for key in found)[:5])
+        several = first_named(sorted(key[1] for key in found), _IDS_NAMED)
         raise RequestError(f"{text} may mean {several}", hint="write more of the id", field="id")
     return found.pop() if found else None
 

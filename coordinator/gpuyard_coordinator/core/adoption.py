@@ -20,6 +20,7 @@ from gpuyard.messages import AttemptReport, Beat, WantedEntry
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.intake import parse_spec
+from gpuyard.model.quantities import first_named
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
@@ -91,7 +92,7 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     if not cluster.untold:
         return None
     names = sorted(cluster.untold)
-    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    shown = first_named(names, _NAMED)
     message = (
         f"the yard was restored: jobs wait until each of its nodes has told what it runs, "
         f"a silent one for at most {cluster.settings.lost_s:g} s; still to come: {shown}"
