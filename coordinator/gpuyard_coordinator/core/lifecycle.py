@@ -214,7 +214,7 @@ def end_attempt(
 def free(cluster: Cluster, job: Job, attempt: Attempt, now: Now, effects: Effects) -> None:
     """The grant of an attempt that is over, or of one member of a gang's, is for others again."""
     fairshare.settle(cluster, job.tenant, now)
-    effects.shares.add(job.tenant)
+    effects.histories.add(job.tenant)
     ledger.take_out(cluster, cluster.nodes[attempt.node], job, attempt)
     effects.wanted.add(attempt.node)
 
