@@ -192,8 +192,8 @@ def why_of(cluster: Cluster, tenant: str, text: str, now: Now) -> WhyView | None
 
 
 def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dict[str, Any]:
-    """Where a job would go now, or why not and when at the earliest; raises what submitting it would
-    raise."""
+    """Where a job would go now, or why not and when at the earliest; raises what submitting it
+    would raise."""
     if taken := id_taken(cluster, event):
         raise taken
     document = cluster.tenants.get(event.tenant)
