@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from benchmarks.comparison import chosen, options, tell
 from benchmarks.report import table
-from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.mix import Mix
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.simulate.openb import read_machines, read_workload
 from gpuyard_coordinator.simulate.play import play
 from gpuyard_coordinator.simulate.workload import Workload, at_load, with_limits
@@ -81,7 +81,7 @@ def _known_mix(workload: Workload) -> Mix:
     """The mix of those who know beforehand what will come."""
     mix = Mix()
     for each in workload.arrivals:
-        mix.observe(documents.shape_of(dict(each.spec)))
+        mix.observe(shape_of(dict(each.spec)))
     return mix
 
 

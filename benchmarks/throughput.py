@@ -79,8 +79,8 @@ def run(progress: Progress, jobs: int = JOBS, nodes: int = NODES) -> Result:
     ]
     result.text += table(["", "CPU ms a job"], rows)
     result.text.append(
-        f"{figures['commits']:.0f} commits, {figures['bucket_messages']:.0f} messages to the bucket, "
-        f"{figures['event_messages']:.0f} events, {figures['beats']:.0f} beats"
+        f"{figures['commits']:.0f} commits, {figures['bucket_messages']:.0f} messages to the "
+        f"bucket, {figures['event_messages']:.0f} events, {figures['beats']:.0f} beats"
     )
     result.figures = figures
     result.goals = [

@@ -190,7 +190,7 @@ class DirectoryLock:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Raises JournalError where another agent holds it; the kernel frees it with the process."""
+        """Raises JournalError where another agent holds it; the kernel frees it at its end."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)

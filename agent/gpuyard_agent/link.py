@@ -26,8 +26,8 @@ log = structlog.get_logger()
 _REMEMBERED_BEATS: Final = 64
 _CONCURRENT_READS: Final = 16
 _ROUNDS: Final = 4
-"""Of the event loop that a beat lets pass: what a change has begun comes first, as the engine's call
-that starts a container does, and what it changes besides is in the same beat."""
+"""Of the event loop that a beat lets pass: what a change has begun comes first, as the engine's
+call that starts a container does, and what it changes besides is in the same beat."""
 
 
 class Peer(Protocol):

@@ -29,7 +29,7 @@ from gpuyard.messages import Beat
 from gpuyard.model.ids import JobKey
 from gpuyard_coordinator import ended_jobs, fast_codec
 from gpuyard_coordinator.clock import Clock
-from gpuyard_coordinator.core import beats, recovery, shares
+from gpuyard_coordinator.core import beats, recovery, stored_history
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.packing import Packer
@@ -259,7 +259,7 @@ class Follower:
         elif kind == "tenant":
             recovery.take_tenant(self.cluster, document)
         elif kind == "share":
-            shares.take_share(self.cluster, document)
+            stored_history.take_history(self.cluster, document)
         elif kind == subjects.MIX_KEY:
             recovery.take_mix(self.cluster, document)
         else:
@@ -275,4 +275,4 @@ class Follower:
         elif kind == "tenant":
             recovery.drop_tenant(self.cluster, name)
         elif kind == "share":
-            shares.drop_share(self.cluster, name)
+            stored_history.drop_history(self.cluster, name)

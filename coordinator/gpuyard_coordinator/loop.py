@@ -48,7 +48,7 @@ from gpuyard_coordinator.turn_writes import writes_of
 TICK_S: Final = 1.0
 EVENTS_PER_TURN: Final = 500
 BEATS_PER_TURN: Final = 100
-"""Few, since a turn keeps the renewal of the lease waiting, and each may bring a node to look at."""
+"""Few, since a turn keeps the renewal of the lease waiting, and each may bring a node to see."""
 READS_PER_TURN: Final = 20
 WRITES_PER_TURN: Final = 250
 """Keys that a turn may change before it commits; well below the 399 of a commit."""
@@ -174,8 +174,8 @@ class Leader:
                 return
 
     async def turn(self, decided: Turn | None = None) -> Turn | None:
-        """(1) apply, (2) plan, (3) commit, (4) tell. Takes a turn that is decided already, and gives
-        the next one where that was while this one was stored."""
+        """(1) apply, (2) plan, (3) commit, (4) tell. Takes a turn that is decided already, and
+        gives the next one where that was while this one was stored."""
         turn = decided or await self._decide()
         ahead: Turn | None = None
         if turn.writes:

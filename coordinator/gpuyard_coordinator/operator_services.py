@@ -3,7 +3,7 @@
 Until there are credentials per tenant anybody who may speak on the bus is an operator too.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, cast
@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, cast
 from gpuyard import __version__
 from gpuyard.bus import Bus
 from gpuyard.errors import RequestError, UnknownThing
+from gpuyard.model.quantities import first_named
 from gpuyard.model.tenant import DEFAULT_TENANT, parse_tenant, template
 from gpuyard_coordinator import reads, yard_counts
 from gpuyard_coordinator.calls import Body, Call, Reply
@@ -88,7 +89,8 @@ class OperatorServices:
         )
         await self.desk.change(call, Arrival(order))
         if call.operation == "forget":
-            warning = FORGET_WARNING.format(jobs=_named(before["jobs"])) if before["jobs"] else None
+            jobs = before["jobs"]
+            warning = FORGET_WARNING.format(jobs=first_named(jobs, JOBS_NAMED)) if jobs else None
             return {"v": 1, "node": before, "warning": warning}
         return {"v": 1, "node": await self._show_node(name)}
 
@@ -193,11 +195,6 @@ class OperatorServices:
 
 def _health(alarms: list[str], *, is_well: bool) -> Body:
     return {"alarms": alarms, "healthy": is_well}
-
-
-def _named(jobs: Sequence[str]) -> str:
-    more = f" and {len(jobs) - JOBS_NAMED} more" if len(jobs) > JOBS_NAMED else ""
-    return f"{', '.join(jobs[:JOBS_NAMED])}{more}"
 
 
 def _reason(call: Call) -> str | None:

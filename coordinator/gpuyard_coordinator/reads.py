@@ -6,8 +6,10 @@ from typing import Any, Final
 from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
 from gpuyard.messages import JobDocument
 from gpuyard.model import ids
+from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.ids import JobKey
 from gpuyard.model.job import DEFAULT_PRIORITY
+from gpuyard.model.quantities import first_named
 from gpuyard.model.states import JobState
 from gpuyard.model.tenant import DEFAULT_TENANT, TenantSpec
 from gpuyard.views.nodes import GrantView, NodeView, gpu_view, node_view
@@ -29,11 +31,13 @@ from gpuyard_coordinator.core.events import Submitted
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.overtaking import Asked
 from gpuyard_coordinator.core.plan import Planner
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job, Node, Now
 from gpuyard_coordinator.core.why import not_waiting, why, why_asked
 
 MAX_PAGE: Final = 1000
 PREFIX_LENGTH: Final = 4
+_IDS_NAMED: Final = 5
 
 
 def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
@@ -51,7 +55,7 @@ def resolve(cluster: Cluster, tenant: str, text: str) -> JobKey | None:
     }
     found |= {key for key in cluster.recently_done if key[0] == tenant and is_prefix(text, key[1])}
     if len(found) > 1:
-        several = ", ".join(sorted(key[1] for key in found)[:5])
+        several = first_named(sorted(key[1] for key in found), _IDS_NAMED)
         raise RequestError(f"{text} may mean {several}", hint="write more of the id", field="id")
     return found.pop() if found else None
 
@@ -188,13 +192,13 @@ def why_of(cluster: Cluster, tenant: str, text: str, now: Now) -> WhyView | None
 
 
 def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dict[str, Any]:
-    """Where a job would go now, or why not and when at the earliest; raises what submitting it would
-    raise."""
+    """Where a job would go now, or why not and when at the earliest; raises what submitting it
+    would raise."""
     if taken := id_taken(cluster, event):
         raise taken
     document = cluster.tenants.get(event.tenant)
     spec, notes = quota.with_defaults(event.spec, document)
-    shape = documents.shape_of(spec, event.tenant, document)
+    shape = shape_of(spec, event.tenant, document)
     queued, tasks = cluster.queue.waiting[event.tenant], arrays.count(spec)
     if refusal := quota.refusal(event.tenant, document, spec, shape, queued, tasks):
         raise InvalidJob((refusal[1],))
@@ -204,7 +208,7 @@ def trial(cluster: Cluster, planner: Planner, event: Submitted, now: Now) -> dic
         raise InvalidJob((bad,))
     placements = planner.preview(shape)
     rank = Rank(fairshare.priority_of(document), int(spec.get("priority", DEFAULT_PRIORITY)))
-    view = why_asked(cluster, Asked(shape, rank, documents.grace_s(spec)), now)
+    view = why_asked(cluster, Asked(shape, rank, stop_grace_s(spec)), now)
     return {
         "fits": bool(placements),
         "node": placements[0].node if placements else None,

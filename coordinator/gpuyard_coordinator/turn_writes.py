@@ -3,7 +3,7 @@
 from typing import Final
 
 from gpuyard import subjects
-from gpuyard_coordinator.core import documents, shares
+from gpuyard_coordinator.core import documents, stored_history
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.store import Write, delete, put
@@ -32,9 +32,9 @@ def writes_of(cluster: Cluster, effects: Effects) -> list[Write]:
     for name in sorted(effects.tenants):
         tenant, at = cluster.tenants.get(name), subjects.tenant_key(name)
         writes.append(delete(at) if tenant is None else put(at, {"v": 1, **tenant}))
-    for name in sorted(effects.shares):
-        share = shares.share_document(cluster, name)
-        writes.append(put(subjects.share_key(name), share, ttl_s=shares.DOCUMENT_KEPT_S))
+    for name in sorted(effects.histories):
+        history = stored_history.history_document(cluster, name)
+        writes.append(put(subjects.share_key(name), history, ttl_s=stored_history.DOCUMENT_KEPT_S))
     if effects.mix:
         writes.append(put(subjects.MIX_KEY, cluster.priced.to_document()))
     return writes

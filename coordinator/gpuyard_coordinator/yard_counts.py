@@ -92,8 +92,8 @@ def _free_word(gpu: Gpu, settings: Settings, *, is_sampled: bool, takes_work: bo
 
 
 class Reasons:
-    """The reasons of waiting jobs, found a few nodes at a time, for those shapes first of which most
-    wait; for as many as `MOST_LOOKS` allows."""
+    """The reasons of waiting jobs, found a few nodes at a time, for those shapes first of which
+    most wait; for as many as `MOST_LOOKS` allows."""
 
     def __init__(self) -> None:
         self._codes: dict[Shape, str] = {}
@@ -106,7 +106,7 @@ class Reasons:
         return next(self._work, _DONE) is not _DONE
 
     def count(self, cluster: Cluster) -> dict[str, int]:
-        """Waiting jobs by verdict code, or `unknown` where there are too many unlike ones to ask."""
+        """Waiting jobs by verdict code, or `unknown` where too many are unlike to ask."""
         counts: Counter[str] = Counter()
         for shape, orders in cluster.queue.by_shape.items():
             counts[self._codes.get(shape, "unknown")] += len(orders)

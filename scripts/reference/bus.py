@@ -90,10 +90,11 @@ _OPERATIONS: Final = {
     "status": (
         "-",
         (
-            "`yard`, `leader` (`token`, `host`, `pid`, `since`, `refused_writes`, `commits`; where a "
-            "standby answers since nobody leads, all but `token` are null), `standbys` (`host`, "
-            "`pid`, `since`, `refused_writes`, `ready`), `bus`, `nodes` by state, `gpus` by use, `queue` by verdict, `alarms`, "
-            "`healthy`; the counts are null while the bus stores nothing"
+            "`yard`, `leader` (`token`, `host`, `pid`, `since`, `refused_writes`, `commits`; where "
+            "a standby answers since nobody leads, all but `token` are null), `standbys` (`host`, "
+            "`pid`, `since`, `refused_writes`, `ready`), `bus`, `nodes` by state, `gpus` by use, "
+            "`queue` by verdict, `alarms`, `healthy`; the counts are null while the "
+            "bus stores nothing"
         ),
     ),
     "version": ("-", "`version`, `yard`"),
@@ -231,12 +232,14 @@ def _calling() -> list[str]:
         "Requests of NATS; whoever leads answers. `gpuyard` and the SDK use nothing else.",
         block("text", subjects.api("<tenant>", "<user>", "<operation>")),
         (
-            "The body is a map, as JSON or msgpack, and the answer comes in the same form. **The reply "
-            f"subject must begin with {code(subjects.tenant_inbox('<tenant>', '<user>') + '.')}** of "
-            "the same tenant and user; a request with any other is not answered at all. With nats-py "
-            "that is `inbox_prefix` of `nats.connect`. Operators use the tenant "
-            f"{code(subjects.OPERATOR_TENANT)}. There are no credentials per tenant yet: tenant and "
-            "user are what the caller says, and whoever may speak on the bus may do all of this."
+            "The body is a map, as JSON or msgpack, and the answer comes in the same form. **The "
+            "reply subject must begin with "
+            f"{code(subjects.tenant_inbox('<tenant>', '<user>') + '.')}** "
+            "of the same tenant and user; a request with any other is not answered at all. With "
+            "nats-py that is `inbox_prefix` of `nats.connect`. Operators use the tenant "
+            f"{code(subjects.OPERATOR_TENANT)}. There are no credentials per tenant yet: tenant "
+            "and user are what the caller says, and whoever may speak on the bus may do all of "
+            "this."
         ),
     ]
 
@@ -253,9 +256,10 @@ def _operations() -> list[str]:
             ((code(n), *texts) for n, texts in described(served, words, "operations")),
         ),
         (
-            f"A list has at most `limit` items (1 to {MAX_PAGE}) and as many as fit a message; `next` "
-            "is the `cursor` of the next page, null on the last. A page may be empty and still have a "
-            "next one. Success has the header `Gpuyard-Kind: <operation>.ok`. Bytes in JSON are base64."
+            f"A list has at most `limit` items (1 to {MAX_PAGE}) and as many as fit a message; "
+            "`next` is the `cursor` of the next page, null on the last. A page may be empty and "
+            "still have a next one. Success has the header `Gpuyard-Kind: <operation>.ok`. Bytes "
+            "in JSON are base64."
         ),
     ]
 

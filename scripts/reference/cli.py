@@ -22,8 +22,8 @@ def cli_page() -> str:
         "Tables are for people and fit the terminal; `--json` is for programs and keeps its keys. "
         "Answers are on stdout, everything else is one line on stderr. "
         "[Exit codes](exit-codes.md), [settings](settings.md).",
-        "An id may be written as its first characters (at least 4) where they are unique, or as the "
-        "name of an unfinished job.",
+        "An id may be written as its first characters (at least 4) where they are unique, or as "
+        "the name of an unfinished job.",
         "## Options of every command",
         "Before the command's name or after it.",
         _options([param for param in cli.params if param.name != "help"], root),

@@ -145,9 +145,9 @@ def job_page() -> str:
     return page(
         "A job",
         "What a job may say, the same in a YAML or JSON file (`gpuyard submit -f`), on the bus and "
-        "in the SDK. Only `image` must be there. An unknown field is refused with the nearest known "
-        "name. The [JSON Schema](job.schema.json) says the same to a machine; it shows the kept "
-        "form, in which times are seconds and sizes MiB.",
+        "in the SDK. Only `image` must be there. An unknown field is refused with the nearest "
+        "known name. The [JSON Schema](job.schema.json) says the same to a machine; it shows the "
+        "kept form, in which times are seconds and sizes MiB.",
         block("yaml", _EXAMPLE),
         "## Fields",
         f"Examples are JSON, which is YAML too. A field marked *{NOT_YET}* is known and refused by "
@@ -172,8 +172,8 @@ def job_page() -> str:
         "`compute-capability`. Lines on a GPU (`gpu-name`, `gpu-memory`, `gpu-uuid`, "
         "`compute-capability`) are held against each GPU, so one node may have GPUs that fit and "
         "others that do not; all others are held against the node. The label `gpu-driver-version` "
-        "shows the major version (`550`), and lines are held against the whole one (`550.54.15`), so "
-        "that `gpu-driver-version>=550.54` can be told. A label that is not there "
+        "shows the major version (`550`), and lines are held against the whole one (`550.54.15`), "
+        "so that `gpu-driver-version>=550.54` can be told. A label that is not there "
         "satisfies `!=` and `!key` and nothing else.",
         table(
             ["short", "means"],

@@ -36,8 +36,9 @@ _AGENT: Final = _SHARED | {
     "docker_host": "the engine's address; unset: `DOCKER_HOST`, else /var/run/docker.sock",
     "gpu_injection": "how GPUs get into containers: `toolkit`, `cdi`, `device-nodes` or `none`; "
     "unset: found out",
-    "simulate": "a number of nodes of 8 simulated GPUs, or a [fleet file](../start.md#a-fleet-of-your-own); "
-    "one node takes `name`, several are `node-0`, `node-1` and so on: on more than one host use "
+    "simulate": "a number of nodes of 8 simulated GPUs, or a "
+    "[fleet file](../start.md#a-fleet-of-your-own); one node takes `name`, "
+    "several are `node-0`, `node-1` and so on: on more than one host use "
     "fleet files with names of their own",
     "labels": "facts of your own, which jobs may ask for; `gpu-*` names are the agent's",
     "address": "under which other nodes reach this one, for gangs; unset: the one from which it "
@@ -55,12 +56,13 @@ _COORDINATOR: Final = _SHARED | {
     "lost_s": "silence after which a node is `lost`",
     "fence_s": "`stop_after` of a job with retries that says nothing of partitions",
     "foreign_tolerated_mib": "memory of processes outside the yard that keeps no job off a GPU",
-    "starvation_after_s": "a job that waited so long has the GPUs of one node collected for it as they fall free, where no time limits tell when that will be",
+    "starvation_after_s": "a job that waited so long has the GPUs of one node collected for it as "
+    "they fall free, where no time limits tell when that will be",
     "min_runtime_s": "how long an attempt has had its node before it may be preempted",
     "store_max_gib": "the most that all streams may take on the bus's disk; unset: what their "
     "default sizes come to, or less where the server has less",
-    "record_mib": "the most that the record of decisions may take in `dir`, which `gpuyard simulate` "
-    "replays; 0: none is kept",
+    "record_mib": "the most that the record of decisions may take in `dir`, which `gpuyard "
+    "simulate` replays; 0: none is kept",
 }
 _POLICY: Final = {
     "allowed_mounts": "prefixes of host paths, and names of volumes, that jobs may mount",

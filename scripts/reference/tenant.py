@@ -23,14 +23,17 @@ _TENANT: Final = {
     "per_job": "for each job: [per_job](#per_job)",
     "models": "GPU models its jobs may use, as the label `gpu-name` spells them; `*` is any text",
     "share_across_tenants": "its shares may sit beside another such tenant's on one GPU",
-    "priority": "0 to 100, unset 50; before the priority of the jobs: any job of a tenant with more goes before, and may preempt, all of one with less",
-    "weight": "1 to 1000, unset 1; its part of the yard among tenants of equal priority, while jobs of all of them wait",
+    "priority": "0 to 100, unset 50; before the priority of the jobs: any job of a tenant with "
+    "more goes before, and may preempt, all of one with less",
+    "weight": "1 to 1000, unset 1; its part of the yard among tenants of equal priority, while "
+    "jobs of all of them wait",
 }
 _LIMITS: Final = {
     "gpus": "GPUs held at one time; shares count by their size",
     "gpu_memory_gib": "memory of the GPUs, or shares of GPUs, held at one time",
     "running_jobs": "jobs that hold a node at one time",
-    "queued_jobs": "jobs that wait at one time, not those that start at once; with so many, any job more is refused (`queue_full`)",
+    "queued_jobs": "jobs that wait at one time, not those that start at once; with so many, any "
+    "job more is refused (`queue_full`)",
 }
 _PER_JOB: Final = {
     "max_gpus": "GPUs of one job",
@@ -50,12 +53,12 @@ def tenant_page() -> str:
         raise SystemExit(f"scripts/reference: the example of a tenant is wrong: {fault}") from fault
     return page(
         "A tenant",
-        "What an operator may say of a tenant, in a file for `gpuyard apply -f`. A key that is left "
-        "out limits nothing. A tenant without a document is not limited.",
+        "What an operator may say of a tenant, in a file for `gpuyard apply -f`. A key that is "
+        "left out limits nothing. A tenant without a document is not limited.",
         block("yaml", _EXAMPLE),
         "A job that could never fit the limits is refused at once (`quota_impossible`); one that "
-        "others' ends will make room for waits with the verdict `quota_exceeded`, and `gpuyard why` "
-        "names the limit. A document takes effect at once and ends nothing that runs: above a "
+        "others' ends will make room for waits with the verdict `quota_exceeded`, and `gpuyard "
+        "why` names the limit. A document takes effect at once and ends nothing that runs: above a "
         "lowered limit running jobs run out and new ones wait.",
         _table(TenantSpec, _TENANT),
         "## limits",

@@ -22,6 +22,8 @@ out of touch (`gpuyard.bus.tail.MAX_GAP_S`)."""
 LASTING_MARKER_TTL_S: Final = 30 * 86_400.0
 """A file that is full, at 8 MiB, is written anew without what is displaced once that is half of it,
 and the renewals of the lease alone fill one within hours."""
+OUTS_PER_LEADER: Final = 2**32
+"""Out records are numbered from the leader's epoch times this, so in ranges of each leader."""
 _PROVEN_OTHERWISE: Final = frozenset({"job", "out", "wal"})
 
 LogNumber = tuple[int, int]

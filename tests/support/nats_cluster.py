@@ -26,7 +26,10 @@ class NatsCluster:
         self.servers = [
             NatsServer(
                 directory / f"server-{number}",
-                extra=f'cluster {{ name: yard, no_advertise: true, listen: "127.0.0.1:{port}", routes: [{routes}] }}',
+                extra=(
+                    f'cluster {{ name: yard, no_advertise: true, listen: "127.0.0.1:{port}", '
+                    f"routes: [{routes}] }}"
+                ),
             )
             for number, port in enumerate(ports)
         ]

@@ -5,8 +5,7 @@ from typing import cast
 
 from gpuyard import codec
 from gpuyard.messages import NodeDocument, Token
-from gpuyard_coordinator.core import recovery
-from gpuyard_coordinator.core import shares as kept_shares
+from gpuyard_coordinator.core import recovery, stored_history
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.state import Now, Settings
 
@@ -19,15 +18,15 @@ def rebuilt(
     nodes: Iterable[bytes],
     tenants: Iterable[bytes] = (),
     mix: bytes | None = None,
-    shares: Iterable[bytes] = (),
+    histories: Iterable[bytes] = (),
     now: Now,
 ) -> Cluster:
     """As a standby reads them, and then takes the lead."""
     cluster = Cluster(yard=yard, token=token, settings=Settings())
     if mix is not None:
         recovery.take_mix(cluster, codec.decode(mix))
-    for data in shares:
-        kept_shares.take_share(cluster, codec.decode(data))
+    for data in histories:
+        stored_history.take_history(cluster, codec.decode(data))
     for data in tenants:
         recovery.take_tenant(cluster, codec.decode(data))
     for data in nodes:

@@ -6,7 +6,7 @@ from typing import cast
 from gpuyard import codec
 from gpuyard.messages import JobDocument
 from gpuyard.model.ids import JobKey
-from gpuyard_coordinator.core import arrays, documents, shares
+from gpuyard_coordinator.core import arrays, documents, stored_history
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
 from gpuyard_coordinator.core.state import Now
@@ -22,7 +22,7 @@ class Stored:
     nodes: dict[str, bytes] = field(default_factory=dict)
     tenants: dict[str, bytes] = field(default_factory=dict)
     mix: bytes | None = None
-    shares: dict[str, bytes] = field(default_factory=dict)
+    histories: dict[str, bytes] = field(default_factory=dict)
 
     def take(self, cluster: Cluster, effects: Effects) -> None:
         """One commit, which takes each key once."""
@@ -40,8 +40,8 @@ class Stored:
             self.nodes.pop(name, None)
         if effects.mix:
             self.mix = codec.encode(cluster.priced.to_document())
-        told = {name: shares.share_document(cluster, name) for name in effects.shares}
-        self.shares |= {name: codec.encode(share) for name, share in told.items()}
+        told = {name: stored_history.history_document(cluster, name) for name in effects.histories}
+        self.histories |= {name: codec.encode(each) for name, each in told.items()}
         for name in effects.tenants:
             self.tenants.pop(name, None)
             if name in cluster.tenants:
@@ -56,7 +56,7 @@ class Stored:
             nodes=self.nodes.values(),
             tenants=self.tenants.values(),
             mix=self.mix,
-            shares=self.shares.values(),
+            histories=self.histories.values(),
             now=now,
         )
 

@@ -8,17 +8,16 @@ Rules of this file:
 3. The grace of the end lies inside the fence, and leaves a healthy node its beats.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from gpuyard.messages import WantedEntry
-from gpuyard.model.quantities import format_duration, parse_duration_s
+from gpuyard.model.grace import stop_grace_s
+from gpuyard.model.quantities import format_duration
 
 REARM_S: Final = 60.0
 _REARM_PART: Final = 10
 _SPARED_BEATS: Final = 3
-_DEFAULT_GRACE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def fence_of(want: WantedEntry, renewed_at: float, *, beat_s: float) -> Fence | 
     if fence_s is None:
         return None
     spared_s = max(0.0, fence_s - _SPARED_BEATS * beat_s)
-    grace_s = min(stop_grace_s(want), fence_s / 2, spared_s)
+    grace_s = min(stop_grace_s(want["spec"]), fence_s / 2, spared_s)
     return Fence(fence_s, grace_s, renewed_at + fence_s)
 
 
@@ -59,9 +58,3 @@ def absence(fence: Fence, at: float) -> str:
     away_s = at - fence.deadline + fence.fence_s
     rule = f"on_partition: stop_after {format_duration(fence.fence_s)}"
     return f"the node had no word from the yard for {away_s:.0f} s ({rule})"
-
-
-def stop_grace_s(want: Mapping[str, Any] | None) -> float:
-    """The grace between SIGTERM and SIGKILL that a job asked for; 30 s where nothing is known."""
-    grace = None if want is None else want["spec"].get("stop_grace")
-    return _DEFAULT_GRACE_S if grace is None else parse_duration_s(str(grace))

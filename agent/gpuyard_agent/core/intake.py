@@ -20,7 +20,8 @@ from gpuyard_agent.core.attempt import Attempt, Result
 from gpuyard_agent.core.containers import Seen, Status
 from gpuyard_agent.core.document import Document, parse_token
 from gpuyard_agent.core.memory import Memory, Record, document_record, ended_record, key_list
-from gpuyard_agent.core.steps import ABSENCES, Here
+from gpuyard_agent.core.stepping import ABSENCES
+from gpuyard_agent.core.steps import Here
 from gpuyard_agent.core.times import rfc3339
 
 

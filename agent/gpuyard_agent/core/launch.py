@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from gpuyard.messages import GangPlace, GrantedGpu, WantedEntry
+from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.node import GpuInjection
-from gpuyard_agent.core.fence import stop_grace_s
 
 DEFAULT_GPU_SHM_MIB: Final = 8192
 
@@ -134,7 +134,7 @@ def launch_of(entry: WantedEntry, context: LaunchContext) -> Launch:
         ulimits=_ulimits(spec, has_gpus),
         network=spec.get("network") or "bridge",
         ports=(*(spec.get("ports") or ()), *_meeting_port(entry)),
-        stop_grace_s=stop_grace_s(entry),
+        stop_grace_s=stop_grace_s(entry["spec"]),
         sim=sim,
     )
 

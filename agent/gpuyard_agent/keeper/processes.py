@@ -148,7 +148,7 @@ def _tree(folder: str) -> list[int]:
 
 
 def _stat(data: bytes) -> tuple[int, int, int] | None:
-    """(pid, session, start time) of a /proc/PID/stat line; its name may hold spaces and brackets."""
+    """(pid, session, start time) of a /proc/PID/stat line; names may hold spaces, brackets."""
     try:
         rest = data.rpartition(b")")[2].split()
         return int(data.split(b" ", 1)[0]), int(rest[3]), int(rest[19])

@@ -30,6 +30,8 @@ from gpuyard_agent.core.memory import (
     measured_record,
     started_record,
 )
+from gpuyard_agent.core.stepping import after_failure, next_step, wake_at
+from gpuyard_agent.core.stopping import told_deadline
 from gpuyard_agent.core.times import epoch_s, rfc3339
 from gpuyard_agent.core.usage import UsageMeter, milli_of
 from gpuyard_agent.gpus.injection import device_nodes
@@ -71,10 +73,10 @@ class Actions:
         """Takes the steps that are due, up to the first that needs time."""
         now = self._node.now()
         self._gate.look(attempt)
-        while (step := steps.next_step(attempt.entry, attempt, here, now)) is not None:
+        while (step := next_step(attempt.entry, attempt, here, now)) is not None:
             if not self._take(attempt, step):
                 break
-        at = steps.wake_at(attempt.entry, attempt, here, now)
+        at = wake_at(attempt.entry, attempt, here, now)
         if at is not None:
             self._wake_at(attempt.key, at - now)
 
@@ -204,7 +206,7 @@ class Actions:
             self._remove_later(attempt)
             return
         step: Literal["prepare", "launch"] = "prepare" if kind == "prepare" else "launch"
-        end = steps.after_failure(attempt, step, fault, node.here(), node.now())
+        end = after_failure(attempt, step, fault, node.here(), node.now())
         if attempt.image_missing and kind == "launch":
             self._write({"k": "unlaunched", "key": key_list(attempt.key)})
         if end is not None:
@@ -268,7 +270,7 @@ class Actions:
                 devices=tuple(devices),
                 driver_mounts=tuple(MountPoint(*mount) for mount in about.driver.mounts),
                 driver_env=about.driver.env,
-                deadline=steps.told_deadline(entry, wall),
+                deadline=told_deadline(entry, wall),
             ),
         )
 

@@ -8,7 +8,7 @@ from gpuyard.errors import RuntimeFailure
 from gpuyard.model.node import NodeReason
 from gpuyard_agent.core import intake
 from gpuyard_agent.core.attempt import Attempt
-from gpuyard_agent.core.steps import ABSENCES
+from gpuyard_agent.core.stepping import ABSENCES
 from gpuyard_agent.runtime import Runtime, Seen
 
 if TYPE_CHECKING:

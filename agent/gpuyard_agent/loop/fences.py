@@ -15,7 +15,7 @@ from gpuyard_agent.core.attempt import NEVER, Attempt, Intent
 from gpuyard_agent.core.fence import Fence, absence, fence_of
 from gpuyard_agent.core.launch import AttemptKey
 from gpuyard_agent.core.memory import intent_record
-from gpuyard_agent.core.steps import may_start
+from gpuyard_agent.core.stepping import may_start
 from gpuyard_agent.core.times import rfc3339
 from gpuyard_agent.keeper.ledger import Fence as Held
 from gpuyard_agent.loop.keeping import Keeper, KeeperAnswer

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.launch import AttemptKey
-from gpuyard_agent.core.steps import must_wait
+from gpuyard_agent.core.stepping import must_wait
 
 
 class Gate:

@@ -1,4 +1,5 @@
-"""One node: its memory, what it is told, what it reports. The steps are performed by `actions`."""
+"""One node: its memory and what it is told. The steps are performed by `actions`, and `picture`
+is what it reports."""
 
 import asyncio
 import contextlib
@@ -9,17 +10,14 @@ from typing import Any, Final
 
 import structlog
 
-from gpuyard.messages import VERSION, AttemptReport, Beat, LogChunk, LogsReply, Token
-from gpuyard.model.node import NodeReason
+from gpuyard.messages import Beat, LogChunk, LogsReply, Token
 from gpuyard_agent.core import intake
 from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.document import Document, parse_document, parse_token
 from gpuyard_agent.core.launch import AttemptKey
 from gpuyard_agent.core.memory import Memory, Record
 from gpuyard_agent.core.policy import NodePolicy
-from gpuyard_agent.core.report import is_reported, is_unexpected, keep_within_a_beat, report
 from gpuyard_agent.core.steps import Here
-from gpuyard_agent.core.times import rfc3339
 from gpuyard_agent.gpus.processes import OwnProcesses
 from gpuyard_agent.journal import FileJournal, Journal, JournalError
 from gpuyard_agent.loop.actions import Actions
@@ -28,6 +26,7 @@ from gpuyard_agent.loop.fences import Fences
 from gpuyard_agent.loop.host import Clock, Host
 from gpuyard_agent.loop.inventory import EngineFacts, Inventory
 from gpuyard_agent.loop.keeping import Keeper
+from gpuyard_agent.loop.picture import Picture
 from gpuyard_agent.runtime import Runtime
 from gpuyard_agent.simulated_runtime import Timers
 
@@ -75,6 +74,7 @@ class NodeAgent:
         self.log = structlog.get_logger().bind(node=parts.name)
         self.engine = Engine(self, parts.make_runtime)
         self.fences = Fences(self, parts.keeper)
+        self._picture = Picture(self)
         self.actions = Actions(self, publish_chunk=publish_chunk)
         self.tokens_refused = 0
         self._beat_soon = beat_soon
@@ -82,9 +82,9 @@ class NodeAgent:
         self._is_scheduled = False
         self._pending: Document | None = None
         self._refused: tuple[Token, int] | None = None
-        self._unexpected_since: dict[AttemptKey, int] = {}
         self._last_shout = float("-inf")
-        self._broken: str | None = None
+        self.journal_fault: str | None = None
+        """Why the journal took nothing when it was last written to; None where it did."""
         self._is_rival = False
 
     def start(self) -> None:
@@ -132,12 +132,12 @@ class NodeAgent:
         try:
             self.parts.journal.append(records)
         except JournalError as fault:
-            if self._broken is None:
+            if self.journal_fault is None:
                 self.log.error("journal refused", fault=str(fault))
-            self._broken = str(fault)
+            self.journal_fault = str(fault)
             self.parts.timers.at(asyncio.get_running_loop().time() + 1.0, self.wake_all)
             return False
-        self._broken = None
+        self.journal_fault = None
         for record in records:
             self.memory.apply(record)
         if self.parts.journal.wants_compaction:
@@ -272,11 +272,7 @@ class NodeAgent:
 
     def _confirm(self, seq: int) -> None:
         """Attempts that beat `seq` reported as unexpected and that still nobody names."""
-        confirmed = [
-            self.memory.attempts[key]
-            for key, since in self._unexpected_since.items()
-            if since <= seq and key in self.memory.attempts
-        ]
+        confirmed = self._picture.unexpected(seq)
         intake.confirm(attempt for attempt in confirmed if attempt.entry is None)
         self.wake(*(attempt.key for attempt in confirmed))
 
@@ -301,53 +297,7 @@ class NodeAgent:
         except JournalError as fault:
             self._shout("journal not synced", fault=str(fault))
             return None
-        memory = self.memory
-        applied = memory.applied
-        return {
-            "v": VERSION,
-            "yard": memory.yard,
-            "node": self.name,
-            "machine_id": self.parts.host.machine_id,
-            "boot_id": self.parts.host.boot_id,
-            "instance": self.instance,
-            "started_ns": self.started_ns,
-            "seq": seq,
-            "ts": rfc3339(self.parts.clock.wall()),
-            "applied": (
-                None if applied is None else {"token": list(applied[0]), "revision": applied[1]}
-            ),
-            "adopting": memory.adopting,
-            "generation": self.inventory.generation,
-            "facts": facts,
-            "sample_age_s": self.inventory.age_s,
-            "samples": self.inventory.samples,
-            "reasons": list(self._reasons()),
-            "attempts": self._reports(seq),
-            "stopping": self.is_stopping,
-            "self_stop": self.fences.answers,
-        }
-
-    def _reports(self, seq: int) -> list[AttemptReport]:
-        reports = []
-        unexpected: dict[AttemptKey, int] = {}
-        for attempt in self.memory.attempts.values():
-            if not is_reported(attempt):
-                continue
-            if is_unexpected(attempt):
-                unexpected[attempt.key] = self._unexpected_since.get(attempt.key, seq)
-            reports.append(report(attempt, self.actions.usage(attempt)))
-        keep_within_a_beat(reports)
-        self._unexpected_since = unexpected
-        return reports
-
-    def _reasons(self) -> Iterable[NodeReason]:
-        yield from self.engine.reasons
-        yield from self.inventory.reasons()
-        if self._broken is not None:
-            yield {"code": "disk_low", "message": self._broken, "gpu": None, "since": None}
-        if self.memory.adopting and self.memory.applied is not None:
-            message = "attempts are being taken over after a restart"
-            yield {"code": "adopting", "message": message, "gpu": None, "since": None}
+        return self._picture.beat(seq, facts)
 
     async def sample(self) -> None:
         """Reads the GPUs; a change of the facts goes out at once."""

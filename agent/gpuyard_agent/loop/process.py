@@ -10,7 +10,7 @@ import structlog
 from gpuyard import notify, subjects
 from gpuyard.bus import Bus, connect, patience_s
 from gpuyard.errors import BusTooOld, Unavailable
-from gpuyard_agent.core.fence import stop_grace_s
+from gpuyard.model.grace import stop_grace_s
 from gpuyard_agent.core.memory import Memory
 from gpuyard_agent.link import Link
 from gpuyard_agent.loop.address import source_address
@@ -190,7 +190,7 @@ class AgentProcess:
     def _jobs_end_s(self) -> float:
         """Within which all that runs has ended once it was told to."""
         graces = [
-            stop_grace_s(attempt.entry)
+            stop_grace_s(None if attempt.entry is None else attempt.entry["spec"])
             for node in self.nodes
             for attempt in node.memory.attempts.values()
         ]

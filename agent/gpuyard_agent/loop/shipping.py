@@ -126,7 +126,7 @@ class Shipping:
         await asyncio.gather(*(shipper.stop() for shipper in shippers), *self._ending)
 
     def _on_progress(self, attempt: Attempt, mark: LogMark) -> None:
-        """The journal need not know every chunk: what it misses is sent twice, which does no harm."""
+        """The journal need not know every chunk: what it misses is sent twice, harmlessly."""
         now = self._node.now()
         if mark.done or now - self._journaled.get(attempt.key, 0.0) >= JOURNAL_EVERY_S:
             self._journaled[attempt.key] = now

@@ -26,8 +26,9 @@ Why a job waits
     (`loosening`, `overtaking`, `ends`), `forecast` when it starts, `holdups` what holds it up. For
     lists, `lineup` tells its place and `roster` the pages.
 Another leader
-    `recovery` reads what is stored and follows it, `takeover` begins, `shares` and `recently_done`
-    are what is kept of before; after a restore `adoption` and `gang_adoption` hear the nodes out.
+    `recovery` reads what is stored and follows it, `takeover` begins, `stored_history` and
+    `recently_done` are what is kept of before; after a restore `adoption` and `gang_adoption` hear
+    the nodes out.
 Small tools
     `deadlines` (what is due), `moments` (times of records), `conditions` (of nodes, for records),
     `plausible` (numbers that no machine has).

@@ -20,6 +20,7 @@ from gpuyard.messages import AttemptReport, Beat, WantedEntry
 from gpuyard.model import ids
 from gpuyard.model.ids import JobKey
 from gpuyard.model.intake import parse_spec
+from gpuyard.model.quantities import first_named
 from gpuyard.model.reasons import EndReason
 from gpuyard.model.states import HOLDING_STATES, AttemptState, EventKind, JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
@@ -37,6 +38,7 @@ from gpuyard_coordinator.core import (
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import COORDINATOR, Effects
 from gpuyard_coordinator.core.events import NodeBeat
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.core.state import Attempt, AttemptRef, Job, Node, Now
 
 _NOT_STARTED: Final = frozenset({AttemptState.ACCEPTED, AttemptState.PREPARING})
@@ -90,7 +92,7 @@ def verdict(cluster: Cluster, job: Job) -> Verdict | None:
     if not cluster.untold:
         return None
     names = sorted(cluster.untold)
-    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    shown = first_named(names, _NAMED)
     message = (
         f"the yard was restored: jobs wait until each of its nodes has told what it runs, "
         f"a silent one for at most {cluster.settings.lost_s:g} s; still to come: {shown}"
@@ -172,7 +174,7 @@ def _job_of(cluster: Cluster, report: AttemptReport, wanted: WantedEntry, now: N
         packed_spec=fast_codec.encode(spec),
         name=spec["name"],
         spec_sha256=wanted["spec_sha256"],
-        shape=documents.shape_of(spec, tenant, cluster.tenants.get(tenant)),
+        shape=shape_of(spec, tenant, cluster.tenants.get(tenant)),
         priority=spec["priority"],
         submitted_at=report["started_at"] or now.at,
         submit_seq=cluster.next_submit_seq,

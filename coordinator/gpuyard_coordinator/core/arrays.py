@@ -18,9 +18,9 @@ from gpuyard.model.quantities import counted
 from gpuyard.model.reasons import EndReason, exit_code_of
 from gpuyard.model.states import HOLDING_STATES, JobState
 from gpuyard_coordinator import fast_codec
-from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.cluster import Cluster, LiveTasks
 from gpuyard_coordinator.core.effects import Effects
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.core.state import Array, Job, Now, StopTasks
 
 FRESH: Final = 100
@@ -184,7 +184,7 @@ def task(cluster: Cluster, array: Job, position: int, now: Now | None = None) ->
         packed_spec=packed,
         name=array.name,
         spec_sha256=array.spec_sha256,
-        shape=documents.shape_of(spec, array.tenant, document, packed=packed),
+        shape=shape_of(spec, array.tenant, document, packed=packed),
         priority=array.priority,
         submitted_at=array.submitted_at,
         submit_seq=array.submit_seq if now is None else cluster.next_submit_seq,

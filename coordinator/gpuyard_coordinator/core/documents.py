@@ -1,9 +1,7 @@
 """Between the core's nouns and the documents that are stored or sent; nothing is decided here."""
 
-import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from gpuyard.messages import (
     ArrayDocument,
@@ -16,13 +14,11 @@ from gpuyard.messages import (
     WantedEntry,
 )
 from gpuyard.model.arrays import parse_array
-from gpuyard.model.job import DEFAULT_STOP_GRACE_S
+from gpuyard.model.grace import DEFAULT_STOP_GRACE_S
 from gpuyard.model.quantities import parse_duration_s
 from gpuyard.model.states import AttemptState, Scheduling
-from gpuyard.model.where import parse
 from gpuyard_coordinator import fast_codec
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.shapes import Shape
 from gpuyard_coordinator.core.state import (
     Array,
     Aside,
@@ -35,75 +31,11 @@ from gpuyard_coordinator.core.state import (
     StopTasks,
 )
 
-_ENTRY_BYTES: Final = 512
-ENTRY_GPU_BYTES: Final = 128
-_GPUS_OF_ALL: Final = 16
-
-
-def grace_s(spec: dict[str, Any]) -> float:
-    """Seconds between SIGTERM and SIGKILL of a job."""
-    text = spec.get("stop_grace")
-    return parse_duration_s(text) if text else DEFAULT_STOP_GRACE_S
-
 
 def fence_s(spec: dict[str, Any]) -> float | None:
     """Seconds after its node's last lease when an attempt is ended there; None: it goes on."""
     rule = spec.get("on_partition")
     return parse_duration_s(rule["stop_after"]) if isinstance(rule, dict) else None
-
-
-def _busy_s(spec: dict[str, Any]) -> int | None:
-    limit = spec.get("max_runtime")
-    return math.ceil(parse_duration_s(limit) + grace_s(spec)) if limit else None
-
-
-def shape_of(
-    spec: dict[str, Any],
-    tenant: str = "",
-    document: Mapping[str, Any] | None = None,
-    *,
-    packed: bytes | None = None,
-) -> Shape:
-    """What placing a normalised spec depends on, with what its tenant's `document` adds.
-
-    Equal shapes are mostly the same object. `packed` is the spec in msgpack, if it is at hand.
-    """
-    gpus, document = spec.get("gpus") or {}, document or {}
-    count, ids, is_all = int(gpus.get("count") or 0), tuple(gpus.get("ids") or ()), gpus.get("all")
-    return _shape(
-        gpus=count,
-        all_gpus=bool(is_all),
-        gpu_ids=ids,
-        cpu_milli=round(float(spec.get("cpus") or 0) * 1000),
-        memory_mib=int(spec.get("memory_mib") or 0),
-        node=spec.get("node"),
-        tenant=tenant,
-        where=tuple(spec.get("where") or ()),
-        prefer=tuple(spec.get("prefer") or ()),
-        tolerate=tuple(spec.get("tolerate") or ()),
-        share_mib=gpus.get("memory_mib"),
-        share_core_percent=gpus.get("core_percent"),
-        models=None if (models := document.get("models")) is None else tuple(models),
-        is_shared_across_tenants=bool(document.get("share_across_tenants")),
-        document_kib=_document_kib(
-            len(packed or fast_codec.encode(spec)), _GPUS_OF_ALL if is_all else count + len(ids)
-        ),
-        busy_s=_busy_s(spec),
-        mig=gpus.get("mig"),
-        nodes=int(spec.get("nodes") or 1),
-    )
-
-
-@lru_cache(maxsize=10_000)
-def _shape(*, where: tuple[str, ...], prefer: tuple[str, ...], **rest: Any) -> Shape:
-    """Kept, since parsing is dear and a hundred thousand jobs have few shapes."""
-    return Shape(where=tuple(map(parse, where)), prefer=tuple(map(parse, prefer)), **rest)
-
-
-def _document_kib(spec_bytes: int, devices: int) -> int:
-    """A power of two, so that specs of about the same size share a shape."""
-    size = spec_bytes + _ENTRY_BYTES + devices * ENTRY_GPU_BYTES
-    return 1 << (size // 1024).bit_length()
 
 
 def job_document(job: Job) -> JobDocument:

@@ -18,7 +18,7 @@ MOST_KEYS: Final = 350
 MOST_KIB: Final = 4096
 """Of documents that one turn may write, about half of what a commit holds."""
 _KEYS_OF_AN_END: Final = 3
-"""The job's key is deleted, its record kept and its tenant's share written."""
+"""The job's key is deleted, its record kept and its tenant's history written."""
 _ATTEMPTS_IN_A_KIB: Final = 2
 _GPUS_IN_A_MEMBER: Final = 4
 """Their grants take as much of a document as an attempt does without."""
@@ -74,7 +74,7 @@ class Effects:
     """Nodes whose record is deleted."""
     tenants: set[str] = field(default_factory=set)
     """Tenants whose document is stored, or deleted where there is none any more."""
-    shares: set[str] = field(default_factory=set)
+    histories: set[str] = field(default_factory=set)
     """Tenants of whom is stored what they held of late."""
     mix: bool = False
     """The mix that the placer goes by is stored."""
@@ -88,7 +88,7 @@ class Effects:
         """Keys of the store that the turn changes; its events are beside them."""
         removed = len(self.deleted) + len(self.forgotten)
         stored = len(self.jobs) + len(self.done) + len(self.nodes) + len(self.tenants)
-        return stored + removed + len(self.shares) + self.mix
+        return stored + removed + len(self.histories) + self.mix
 
     def has_room(self) -> bool:
         """True if one more attempt may change or end in this turn; else it is for the next."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
+from gpuyard.model.quantities import first_named
 from gpuyard.model.verdicts import VerdictCode
 from gpuyard.views.why import Change, Forecast
 from gpuyard_coordinator.core import backfill, ends
@@ -71,8 +72,7 @@ def _by_ends(cluster: Cluster, shape: Shape, found: Explanation, now: Now) -> Fo
     if prospect.start == inf:
         holders = [job for job, _ in cluster.nodes[node].attempts.values()]
         endless = sorted(job.id for job in holders if backfill.expected_end(job, now) == inf)
-        more = f" and {len(endless) - _MOST_NAMED} more" if len(endless) > _MOST_NAMED else ""
-        named = ", ".join(endless[:_MOST_NAMED]) + more
+        named = first_named(endless, _MOST_NAMED)
         return _unknown(f"jobs without a time limit are in its way on node {node}: {named}")
     at = later(now.at, prospect.start - now.mono)
     text = f"there is room for it on node {node} by {at}, unless a job before it takes it"

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gpuyard.errors import GpuyardError
 from gpuyard.messages import StopOrder
+from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.reasons import REASONS, EndReason
 from gpuyard.model.states import AttemptState, EventKind, JobState
 from gpuyard_coordinator.core import (
@@ -134,7 +135,7 @@ def request_stop(
         return
     if attempt.stop is not None and reason not in _CANCELLED_BY:
         return
-    grace_s = documents.grace_s(job.spec)
+    grace_s = stop_grace_s(job.spec)
     attempt.stop = StopOrder(reason=str(reason), signal="SIGTERM", grace_s=grace_s)
     attempt.stop_requested_at = attempt.stop_requested_at or now.at
     if job.state is not S.STOPPING:  # the node may be stopping it already, for its own reason
@@ -165,7 +166,7 @@ def _end_gang(
     is_over = gangs.take_end(job, member, effects)
     if has_failed or is_over or whole.ended_by is None:
         return is_over
-    grace_s = documents.grace_s(job.spec)
+    grace_s = stop_grace_s(job.spec)
     why = str(whole.reason)
     whole.stop = whole.stop or StopOrder(reason=why, signal="SIGTERM", grace_s=grace_s)
     whole.stop_requested_at = whole.stop_requested_at or now.at
@@ -213,7 +214,7 @@ def end_attempt(
 def free(cluster: Cluster, job: Job, attempt: Attempt, now: Now, effects: Effects) -> None:
     """The grant of an attempt that is over, or of one member of a gang's, is for others again."""
     fairshare.settle(cluster, job.tenant, now)
-    effects.shares.add(job.tenant)
+    effects.histories.add(job.tenant)
     ledger.take_out(cluster, cluster.nodes[attempt.node], job, attempt)
     effects.wanted.add(attempt.node)
 

@@ -11,8 +11,8 @@ from gpuyard.model.node import NO_FACTS
 from gpuyard_coordinator.core.state import WHOLE_GPU_MILLI, Job
 
 MOST: Final = 1 << 31
-"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay far
-below 64 bit, which no document could hold."""
+"""Of whatever a node has or has granted: as many MiB as a job may ask for. Sums over a yard stay
+far below 64 bit, which no document could hold."""
 
 
 def beyond(value: Any) -> int | float | None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpuyard.model.grace import stop_grace_s
 from gpuyard_coordinator.core.backfill import expected_end
 from gpuyard_coordinator.core.clearing import Site, least, needed, suffices
-from gpuyard_coordinator.core.documents import grace_s
 from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.moments import seconds_until
 from gpuyard_coordinator.core.ordering import Rank
@@ -89,5 +89,5 @@ def claim(choice: Choice, shape: Shape, now: Now) -> Claim | None:
     victims = tuple(ended[min(len(choice.stopping), count) :])
     ends = [expected_end(job, now) for job in choice.stopping if job.last and job.last.stop]
     told = [*victims, *(job for job in choice.stopping if job.last and not job.last.stop)]
-    ends += [now.mono + grace_s(victim.spec) + HANDOVER_S for victim in told]
+    ends += [now.mono + stop_grace_s(victim.spec) + HANDOVER_S for victim in told]
     return Claim(site.node.name, victims, max(ends))

@@ -13,7 +13,13 @@ from typing import Any, Final
 from gpuyard.errors import FieldFault
 from gpuyard.model import mig
 from gpuyard.model.gpus import GpuRequest
-from gpuyard.model.quantities import counted, format_days, format_duration, parse_duration_s
+from gpuyard.model.quantities import (
+    counted,
+    first_named,
+    format_days,
+    format_duration,
+    parse_duration_s,
+)
 from gpuyard.model.reasons import EndReason
 from gpuyard_coordinator.core import ledger, selection
 from gpuyard_coordinator.core.cluster import Use
@@ -240,9 +246,8 @@ def _never(
         yield "gpus", f"models {of_tenant} is empty: it may use no GPU"
     elif shape.wants_gpus and not selection.may_have_an_allowed_model(shape):
         asked = " and ".join(str(line) for line in shape.where if line.key == "gpu-name")
-        allowed = ", ".join((shape.models or ())[:_NAMED])
-        more = ", …" if len(shape.models or ()) > _NAMED else ""
-        yield "where", f"{asked} asked, models {of_tenant} allows only {allowed}{more}"
+        allowed = first_named(shape.models or (), _NAMED)
+        yield "where", f"{asked} asked, models {of_tenant} allows only {allowed}"
     if limits.get("running_jobs") == 0:
         yield "", f"limits.running_jobs {of_tenant} is 0"
     runtime, cap = spec.get("max_runtime"), per_job.get("max_runtime")

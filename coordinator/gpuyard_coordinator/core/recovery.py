@@ -186,8 +186,8 @@ def hear(cluster: Cluster, beat: Beat, now: Now) -> None:
 
 
 def forget_counts(cluster: Cluster) -> None:
-    """Has what `status` counted of changed nodes counted anew, once. To be called on a standby, where
-    no planner looks at what changed; `assume` lets the first one look at all."""
+    """Has what `status` counted of changed nodes counted anew, once. To be called on a standby,
+    where no planner looks at what changed; `assume` lets the first one look at all."""
     for name in cluster.nodes_changed:
         if (node := cluster.nodes.get(name)) is not None:
             node.gpu_counts = None

@@ -66,7 +66,10 @@ def _elsewhere(cluster: Cluster, job: Job, attempt: Attempt, reason: EndReason) 
     if not _could_run(cluster, job.shape, avoid):
         return None
     if refusing:
-        why = f"the {refusing} of {attempt.node} refuses it, that of another node may not; not charged"
+        why = (
+            f"the {refusing} of {attempt.node} refuses it, that of another node may not; "
+            "not charged"
+        )
     else:
         why = f"{reason} before the container started, no fault of the job; not charged"
     return Again(why, is_free=True, avoid=avoid)

@@ -8,13 +8,11 @@ from typing import Any, Final, NamedTuple
 from gpuyard.model.job import DEFAULT_PRIORITY
 from gpuyard.model.states import JobState
 from gpuyard_coordinator.core.documents import (
-    ENTRY_GPU_BYTES,
     array_from_document,
     attempt_from_document,
     fence_s,
-    shape_of,
 )
-from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.shapes import ENTRY_GPU_BYTES, Shape, shape_of
 from gpuyard_coordinator.core.state import Awaited, Hold, Job
 from gpuyard_coordinator.fast_codec import NIL, Raw, Struct, Version, decode_own, fields_of, reader
 

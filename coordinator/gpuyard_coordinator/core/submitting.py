@@ -31,7 +31,7 @@ from gpuyard_coordinator.core import (
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
-from gpuyard_coordinator.core.shapes import Shape
+from gpuyard_coordinator.core.shapes import Shape, shape_of
 from gpuyard_coordinator.core.state import Hold, Job, Now
 
 
@@ -56,7 +56,7 @@ def _submit(cluster: Cluster, event: Submitted, now: Now, effects: Effects) -> N
         _answer_repeat(event, same=same, now=now, effects=effects)
         return
     spec, notes = _settled(cluster, event, now)
-    shape = documents.shape_of(spec, event.tenant, cluster.tenants.get(event.tenant))
+    shape = shape_of(spec, event.tenant, cluster.tenants.get(event.tenant))
     if refusal := _refusal(cluster, event, spec, shape, now):
         reason, fault = refusal
         refused = Refused(

@@ -1,6 +1,13 @@
 """What a new leader has to work out anew: whatever counts on its own clock, and its own counts."""
 
-from gpuyard_coordinator.core import adoption, fencing, operations, setaside, shares, waiting
+from gpuyard_coordinator.core import (
+    adoption,
+    fencing,
+    operations,
+    setaside,
+    stored_history,
+    waiting,
+)
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.deadlines import Deadlines
 from gpuyard_coordinator.core.state import Now
@@ -13,7 +20,7 @@ def begin(cluster: Cluster, now: Now) -> None:
     nodes did of late is not stored: that is learned anew.
     """
     cluster.began_at = now.at
-    shares.resume(cluster, now)
+    stored_history.resume(cluster, now)
     cluster.ended_awaited.clear()
     cluster.arrays_due.clear()
     adoption.begin(cluster)

@@ -6,10 +6,10 @@ from typing import Any
 
 from gpuyard.errors import Conflict, UnknownThing
 from gpuyard.model.tenant import DEFAULT_TENANT
-from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects, Outcome
 from gpuyard_coordinator.core.events import TenantApplied, TenantDeleted
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.core.state import Now
 
 
@@ -57,7 +57,7 @@ def is_stranger(cluster: Cluster, tenant: str) -> bool:
 
 
 def _shapes(document: Mapping[str, Any] | None) -> tuple[Any, Any]:
-    """What of a document is part of its tenant's jobs' shapes; see `documents.shape_of`."""
+    """What of a document is part of its tenant's jobs' shapes; see `shapes.shape_of`."""
     document = document or {}
     return document.get("models"), bool(document.get("share_across_tenants"))
 
@@ -67,7 +67,7 @@ def reshape(cluster: Cluster, tenant: str) -> None:
     document = cluster.tenants.get(tenant)
     cluster.tenants_eased.add(tenant)
     for job in [job for job in cluster.jobs.values() if job.tenant == tenant]:
-        shape = documents.shape_of(job.spec, tenant, document)
+        shape = shape_of(job.spec, tenant, document)
         shape = replace(shape, excluded=job.shape.excluded)
         if shape == job.shape:
             continue

@@ -5,13 +5,13 @@ The changes themselves are found in `changes`.
 
 from collections import Counter
 
+from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.states import JobState
 from gpuyard.model.verdicts import Verdict, VerdictCode
 from gpuyard.views.why import FullVerdict, LimitView, NodeFit, ReasonView, WhyView
 from gpuyard_coordinator.core import arrays, quota, selection
 from gpuyard_coordinator.core.changes import changes
 from gpuyard_coordinator.core.cluster import Cluster
-from gpuyard_coordinator.core.documents import grace_s
 from gpuyard_coordinator.core.explain import UNITS, explain_fully
 from gpuyard_coordinator.core.fairshare import rank_of
 from gpuyard_coordinator.core.filters import NodeVerdict
@@ -30,7 +30,7 @@ def why(cluster: Cluster, job: Job, now: Now) -> WhyView:
         view = not_waiting(job.id, str(job.state))
     else:
         with cluster.reservations.set_aside(job.key):
-            asked = Asked(job.shape, rank_of(cluster, job), grace_s(job.spec))
+            asked = Asked(job.shape, rank_of(cluster, job), stop_grace_s(job.spec))
             own = cluster.reservations.by_job.get(job.key)
             view = why_asked(cluster, asked, now, since=job.queued_at, held=own)
     view["job"], view["state"] = job.id, str(arrays.shown_state(cluster, job))

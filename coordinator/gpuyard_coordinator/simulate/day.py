@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from gpuyard.model.grace import stop_grace_s
 from gpuyard.model.ids import JobKey
 from gpuyard.model.reasons import EndReason
-from gpuyard_coordinator.core import documents, lifecycle
+from gpuyard_coordinator.core import lifecycle
 from gpuyard_coordinator.core.apply import apply
 from gpuyard_coordinator.core.cluster import Cluster
 from gpuyard_coordinator.core.effects import Effects
@@ -147,7 +148,7 @@ class Day:
             apply(self.cluster, event, now, Effects())
         for stopped in plan.preemptions:
             key = (stopped.tenant, stopped.job)
-            self._end_of(key, documents.grace_s(self.cluster.jobs[key].spec))
+            self._end_of(key, stop_grace_s(self.cluster.jobs[key].spec))
             self.preempted += 1
         for placed in plan.placements:
             key = (placed.tenant, placed.job)

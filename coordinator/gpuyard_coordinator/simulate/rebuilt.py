@@ -22,7 +22,7 @@ from gpuyard_coordinator.core import (
     fairshare,
     ledger,
     recovery,
-    shares,
+    stored_history,
     stored_jobs,
 )
 from gpuyard_coordinator.core.cluster import Cluster
@@ -98,7 +98,7 @@ class Rebuilt:
                 self._read_job((tenant, id), data, turn["next_seq"])
         for kind, _, data in written:
             if kind == "share":  # after the jobs, whose ends it counts
-                shares.take_share(self.cluster, fast_codec.decode_own(data))
+                stored_history.take_history(self.cluster, fast_codec.decode_own(data))
         for job_key, code in self._parked.items():
             self._park(job_key, code)
 

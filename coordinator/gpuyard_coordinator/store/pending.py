@@ -32,7 +32,7 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One batch of a checkpoint: keys, and the log records that are covered once they are stored."""
+    """One batch of a checkpoint: keys, and the log records covered once they are stored."""
 
     writes: list[Write]
     logs: list[WalNumber]

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from gpuyard import codec, subjects
+from gpuyard.bucket_rules import OUTS_PER_LEADER
 from gpuyard.bus import Stored
 from gpuyard.errors import RemoteProtocolError
 from gpuyard.messages import OutRecord
 from gpuyard_coordinator.store.pending import Pending
 from gpuyard_coordinator.store.records import CommitRecord, WalNumber, decode_wal
 
-OUTS_PER_LEADER: Final = 2**32
 _OUT: Final = "out."
 _SKIP: Final = len(subjects.state(""))
 log = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 In order of sequence every log record is a commit, and every key that a checkpoint writes has the
 newest committed value: one batch or commit of a leader is in flight at a time. So whoever takes
-each in turn has the state, also where it begins with keys that are newer than a record, as `pending`
-argues. A copy of a record that turns up late is void by the commit record before it.
+each in turn has the state, also where it begins with keys that are newer than a record, as
+`pending` argues. A copy of a record that turns up late is void by the commit record before it.
 """
 
 import logging
@@ -87,8 +87,8 @@ class Replica:
 
 
 def in_order(writes: Sequence[Write]) -> list[Write]:
-    """Writes of one commit as a follower takes them: a job stands in its node's books, so nodes come
-    before jobs, and leave after them."""
+    """Writes of one commit as a follower takes them: a job stands in its node's books, so nodes
+    come before jobs, and leave after them."""
 
     def place(write: Write) -> int:
         prefix = write.key.partition(".")[0]

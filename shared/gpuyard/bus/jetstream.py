@@ -35,7 +35,7 @@ class JetStream:
     async def publish(
         self, publication: Publication, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> PubAck:
-        """Store one message, once or not at all; never repeated here, since that is the caller's."""
+        """Store one message, once or not at all; repeating it is up to the caller."""
         message = await self.link.request(
             publication.subject,
             publication.data,

@@ -219,8 +219,8 @@ class Link:
             log.debug("subscription was gone already")
 
     async def hears(self) -> bool:
-        """Whether a ping comes back within a second. A ping that does not is kept and not cancelled: an answer to
-        a cancelled one would end the library's read loop."""
+        """Whether a ping comes back within a second. A ping that does not is kept and not
+        cancelled: an answer to a cancelled one would end the library's read loop."""
         probe = asyncio.ensure_future(self._client.rtt(timeout=3600))
         self._probes.add(probe)
         probe.add_done_callback(self._probes.discard)

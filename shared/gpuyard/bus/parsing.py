@@ -5,7 +5,8 @@ a socket or a task behind.
 The library's client looks at each message four times, queues it and wakes a task: most of the time
 in which a hundred thousand stored documents are read. Our callbacks never block, so they are called
 straight from the parser. What is not a whole message of ours is left to the library's own parser,
-which calls back through `DirectClient._process_msg`: the order of messages stays that of the server.
+which calls back through `DirectClient._process_msg`: the order of messages stays that of the
+server.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ class Publication(NamedTuple):
     subject: str
     data: bytes
     expected: int | None = None
-    """The last sequence that `expected_on`, or else the message's own subject, must have; 0: none."""
+    """The last sequence that `expected_on`, else the message's own subject, must have; 0: none."""
     expected_on: str | None = None
     expected_in_stream: int | None = None
     """The last sequence that the whole stream must have."""

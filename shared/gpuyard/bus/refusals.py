@@ -28,7 +28,7 @@ class Stale(StreamRefusal):
 
 
 class Undecided(StreamRefusal):
-    """Another write with the same guard is being decided; the same write may succeed in a moment."""
+    """Another write with the same guard is being decided; this one may succeed in a moment."""
 
 
 class NotFound(StreamRefusal):

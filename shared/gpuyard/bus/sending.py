@@ -1,7 +1,7 @@
 """The bytes of a message that is published, made in one go.
 
-The library puts a message's headers together piece by piece, which is most of the time that a commit
-of hundreds of messages takes.
+The library puts a message's headers together piece by piece, which is most of the time that a
+commit of hundreds of messages takes.
 """
 
 import re

@@ -189,7 +189,7 @@ class _Reading:
             self._left = 0
             self._moved.set()
             return
-        # $JS.ACK, names, and in the end the message's sequence, its number, its time, how many follow.
+        # $JS.ACK, names, and at the end: sequence, number, time, and how many follow.
         _, sequence, count, at, left = message.reply.rsplit(".", 4)
         number, pending = int(count), int(left)
         if number != self._expected:

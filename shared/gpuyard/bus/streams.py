@@ -85,8 +85,8 @@ async def ensure_streams(
     """Create what is missing and bring what exists to this configuration; stored data stays.
 
     Returns what was mended. A stream with more replicas keeps them, and those named in
-    `keep_sizes_of` their sizes as well. Raises `BusUnfit` for what the server does not change in place, and the server's
-    `StreamRefusal` where it has no room.
+    `keep_sizes_of` their sizes as well. Raises `BusUnfit` for what the server does not change in
+    place, and the server's `StreamRefusal` where it has no room.
     """
     mended: list[Drift] = []
     for config in stream_configs(sizes or Sizes(), replicas=replicas):

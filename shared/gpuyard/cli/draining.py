@@ -11,7 +11,7 @@ from gpuyard.cli.terminal import ProgressLine
 from gpuyard.cli.watch import CALM_S, wakes_of
 from gpuyard.client.async_client import AsyncClient
 from gpuyard.errors import Unavailable
-from gpuyard.model.quantities import counted
+from gpuyard.model.quantities import counted, first_named
 
 View = Mapping[str, Any]
 RECHECK_S: Final = 2.0
@@ -64,7 +64,6 @@ def _jobs(view: View) -> str:
 
 
 def _left(view: View) -> str:
-    named = ", ".join(short_id(job) for job in view["jobs"][:NAMED])
-    more = ", …" if len(view["jobs"]) > NAMED else ""
+    named = first_named([short_id(job) for job in view["jobs"]], NAMED)
     state = "" if view["state"] == "ready" else f" (node {view['state']})"
-    return f"{_jobs(view)} left: {named}{more}{state}"
+    return f"{_jobs(view)} left: {named}{state}"

@@ -9,6 +9,7 @@ from gpuyard.cli.ending import UsageFault, say
 from gpuyard.cli.globals import Globals, current, global_options
 from gpuyard.cli.render import View, json_object, plain
 from gpuyard.cli.streams import write
+from gpuyard.model.quantities import first_named
 
 NAMED: Final = 10
 """Jobs that a question names."""
@@ -140,7 +141,7 @@ def _risk(view: View) -> str:
     jobs = view["jobs"]
     if not jobs:
         return "It holds no job."
-    named = ", ".join(jobs[:NAMED]) + (", …" if len(jobs) > NAMED else "")
+    named = first_named(jobs, NAMED)
     held = f"job {named}" if len(jobs) == 1 else f"{len(jobs)} jobs ({named})"
     return (
         f"It may still run {held}: they count as over then, and what runs a second time beside "

@@ -24,12 +24,12 @@ from gpuyard.client.jobs import Job
 from gpuyard.client.output import ShownChunk
 from gpuyard.errors import GpuyardError, UnknownThing
 from gpuyard.messages import Event
+from gpuyard.model.grace import DEFAULT_STOP_GRACE_S, stop_grace_s
 
 if TYPE_CHECKING:
     from gpuyard.cli.progress import PullLines
 
 SECOND_PRESS_S: Final = 3.0
-DEFAULT_GRACE_S: Final = 30.0
 BEYOND_GRACE_S: Final = 10.0
 """How much longer than the job's grace its end is waited for after a cancel of ours."""
 _WATCHED: Final = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -255,13 +255,11 @@ class RunSession:
         return None
 
     def _grace_s(self) -> float:
-        from gpuyard.model.quantities import parse_duration_s
-
-        grace = self._spec.get("stop_grace")
         try:
-            return parse_duration_s(grace) if isinstance(grace, str) else float(grace)  # type: ignore[arg-type]
+            return stop_grace_s(self._spec)
         except (TypeError, ValueError):
-            return DEFAULT_GRACE_S
+            # Nobody has looked at the spec yet.
+            return DEFAULT_STOP_GRACE_S
 
     def _say(self, text: str) -> None:
         self._progress.clear()

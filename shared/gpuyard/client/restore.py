@@ -22,8 +22,6 @@ from gpuyard.errors import Conflict, GpuyardError, Unavailable
 from gpuyard.messages import AuditRecord, OutRecord
 from gpuyard.model.quantities import counted
 
-OUTS_PER_LEADER: Final = 2**32
-"""Out records are numbered from the leader's epoch times this."""
 _KEPT: Final = ("job.", "done.", "node.", "out.", "share.")
 """What the bus has of these is newer than any backup."""
 
@@ -160,5 +158,5 @@ def _out_record(backup: Backup, user: str, leading: Leading, keys: Collection[st
     subject = subjects.audit(subjects.OPERATOR_TENANT, "restore")
     record: OutRecord = {"v": 1, "messages": [{"subject": subject, "body": dict(body)}]}
     taken = [int(key.removeprefix("out.")) for key in keys if key.startswith("out.")]
-    number = max([leading.epoch * OUTS_PER_LEADER, *(n + 1 for n in taken)])
+    number = max([leading.epoch * bucket_rules.OUTS_PER_LEADER, *(n + 1 for n in taken)])
     return Publication(subjects.state(subjects.out_key(number)), codec.encode(dict(record)))

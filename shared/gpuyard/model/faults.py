@@ -49,7 +49,9 @@ PATTERNS: Final = {
     r"^[^\s]+$": "must be without blanks",
     r"^[A-Za-z_][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -, with no digit first",
     r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -",
-    r"^[A-Za-z0-9_.][A-Za-z0-9_.-]*(:[A-Za-z0-9_.][A-Za-z0-9_.-]*)?$": "must be USER or USER:GROUP, as 1000:1000",
+    r"^[A-Za-z0-9_.][A-Za-z0-9_.-]*(:[A-Za-z0-9_.][A-Za-z0-9_.-]*)?$": (
+        "must be USER or USER:GROUP, as 1000:1000"
+    ),
     mig.PROFILE: "must be a MIG profile, as 1g.10gb",
 }
 """Every pattern of a model's field, in words."""

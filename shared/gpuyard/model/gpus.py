@@ -14,7 +14,10 @@ _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{4,}|MIG-GPU-[0-9a-fA-F-]{4,
 """Drivers before 470 name MIG instances by their GPU: `MIG-GPU-…/7/0`."""
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 _PERCENT: Final = re.compile(r"(?a)(\d+(?:\.\d+)?)\s*%")
-_FORMS: Final = "write a number, all, none, device=0,2, device=GPU-…, a share such as 8GiB or 50%, or mig=1g.10gb"
+_FORMS: Final = (
+    "write a number, all, none, device=0,2, device=GPU-…, a share such as 8GiB or 50%, "
+    "or mig=1g.10gb"
+)
 
 
 class GpusRequested(TypedDict):

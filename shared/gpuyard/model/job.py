@@ -33,6 +33,7 @@ from gpuyard.model.fields import (
 )
 from gpuyard.model.gangs import MOST_NODES, gang_fault
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
+from gpuyard.model.grace import DEFAULT_STOP_GRACE_S
 from gpuyard.model.quantities import format_duration, number
 from gpuyard.model.reasons import EndReason, Owner
 
@@ -43,7 +44,6 @@ RESERVED_ENV: Final = (
 )
 RESERVED_ENV_PATTERN: Final = re.compile(r"NVIDIA_MIG_.*_DEVICES|CUDA_MPS_.*|GPUYARD_.*")
 DEFAULT_PRIORITY: Final = 50
-DEFAULT_STOP_GRACE_S: Final = 30.0
 DEFAULT_BACKOFF_S: Final = 10.0
 LONGEST_BACKOFF_S: Final = 300.0
 """What the wait before a retry grows to, unless the job asks for a longer one."""

@@ -150,7 +150,9 @@ NODE_REASONS: Final[dict[str, str]] = {
     "adopting": "attempts are being taken over after a restart",
     "disk_low": "the Docker root is short of space",
     "failing": "job after job failed on it; one at a time tries it again",
-    "mig_needs_toolkit": "MIG instances reach containers by the NVIDIA Container Toolkit or CDI alone",
+    "mig_needs_toolkit": (
+        "MIG instances reach containers by the NVIDIA Container Toolkit or CDI alone"
+    ),
 }
 """The registry of reason codes, shared by agent, coordinator and diagnosis."""
 

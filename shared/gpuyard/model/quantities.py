@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 _SIZE: Final = re.compile(r"(?a)(\d{1,18}(?:\.\d{1,9})?)\s*([a-z]*)", re.IGNORECASE)
@@ -71,6 +72,12 @@ def counted(number: float, plural: str) -> str:
     """`1 node`, `2 nodes`; a unit that has no plural, as MiB, stays as it is."""
     written = str(number) if isinstance(number, int) else f"{number:.7g}"
     return f"{written} {plural.removesuffix('s') if number == 1 else plural}"
+
+
+def first_named(names: Sequence[str], most: int) -> str:
+    """`a, b and 4 more`: the first names, and how many are left out."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def format_duration(seconds: float) -> str:

@@ -5,7 +5,8 @@ import pytest
 from gpuyard.errors import RemoteProtocolError
 from gpuyard_agent.core.document import parse_document
 from gpuyard_agent.core.fence import Fence, absence, fence_of
-from gpuyard_agent.core.steps import Arm, End, Inquire, Launch, Prepare, Signal, next_step, wake_at
+from gpuyard_agent.core.stepping import next_step, wake_at
+from gpuyard_agent.core.steps import Arm, End, Inquire, Launch, Prepare, Signal
 from tests.support.agent_builders import (
     NODE,
     WALL,

@@ -32,20 +32,9 @@ from gpuyard_agent.core.memory import (
     started_record,
 )
 from gpuyard_agent.core.report import is_reported, is_unexpected, report
-from gpuyard_agent.core.steps import (
-    ABSENCES,
-    CONFIRMATIONS,
-    KILL_AGAIN_S,
-    Accept,
-    End,
-    Forget,
-    Here,
-    Launch,
-    Remove,
-    Signal,
-    Step,
-    next_step,
-)
+from gpuyard_agent.core.stepping import ABSENCES, next_step
+from gpuyard_agent.core.steps import Accept, End, Forget, Here, Launch, Remove, Signal, Step
+from gpuyard_agent.core.stopping import CONFIRMATIONS, KILL_AGAIN_S
 from gpuyard_agent.core.times import rfc3339
 from tests.support.agent_builders import (
     NODE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuyard_agent.core.launch import LaunchContext, MountPoint, UlimitValue, launch_of
-from gpuyard_agent.core.steps import told_deadline
+from gpuyard_agent.core.stopping import told_deadline
 from tests.support.agent_builders import GPU, NODE, YARD, entry, gpu
 
 CONTEXT = LaunchContext(yard=YARD, node=NODE, epoch="1000.5", gpu_injection="toolkit")

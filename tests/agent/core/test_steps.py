@@ -7,11 +7,8 @@ from gpuyard.messages import STALE_INVENTORY
 from gpuyard_agent.core.containers import Status
 from gpuyard_agent.core.judge import REBOOTED
 from gpuyard_agent.core.policy import NodePolicy
+from gpuyard_agent.core.stepping import ABSENCES, GIVE_UP_S, after_failure, next_step, wake_at
 from gpuyard_agent.core.steps import (
-    ABSENCES,
-    CONFIRMATIONS,
-    GIVE_UP_S,
-    KILL_AGAIN_S,
     AbandonPrepare,
     Accept,
     End,
@@ -20,10 +17,8 @@ from gpuyard_agent.core.steps import (
     Prepare,
     Remove,
     Signal,
-    after_failure,
-    next_step,
-    wake_at,
 )
+from gpuyard_agent.core.stopping import CONFIRMATIONS, KILL_AGAIN_S
 from tests.support.agent_builders import (
     GPU,
     attempt,

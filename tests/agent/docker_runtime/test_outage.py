@@ -1,4 +1,4 @@
-"""Which ends an engine's absence is to blame for: pure judgements, and the process behind a socket."""
+"""Which ends an engine's absence is to blame for: judgements, and the process behind a socket."""
 
 import os
 import subprocess

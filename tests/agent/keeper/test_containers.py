@@ -149,7 +149,7 @@ async def test_a_container_that_starts_late_is_ended_at_once(
     with pytest.raises(RuntimeError):
         await bench.runtime.launch(launch, refuse)
     await asyncio.sleep(0.6)
-    # It is ended as soon as a process of it exists, which may be before the engine calls it started.
+    # It is ended once a process of it exists, maybe before the engine calls it started.
     with contextlib.suppress(RuntimeFailure):
         await bench.start(launch)
     (seen,) = await bench.runtime.seen()

@@ -235,7 +235,8 @@ def test_the_words_count_every_cause_over_the_fleet() -> None:
         "no known node could ever hold it"
     )
     assert why(yard, memory_mib=300_000).startswith(
-        "0/3 nodes fit: 1 node_cordoned, 2 insufficient_memory (asked 300000 MiB, most free 262144 MiB)"
+        "0/3 nodes fit: 1 node_cordoned, 2 insufficient_memory "
+        "(asked 300000 MiB, most free 262144 MiB)"
     )
     assert why(yard, gpus=1) == "2/3 nodes fit: its turn is next"
 

@@ -11,6 +11,7 @@ from gpuyard.errors import RemoteProtocolError
 from gpuyard.model.intake import parse_spec
 from gpuyard_coordinator.core import documents, stored_jobs
 from gpuyard_coordinator.core.ordering import Queue
+from gpuyard_coordinator.core.shapes import shape_of
 from gpuyard_coordinator.core.state import Job
 
 SPEC: dict[str, Any] = {
@@ -35,7 +36,7 @@ def job(**changes: Any) -> Job:
         packed_spec=codec.encode(spec),
         name=spec["name"],
         spec_sha256="",
-        shape=documents.shape_of(spec, "t"),
+        shape=shape_of(spec, "t"),
         priority=spec["priority"],
         submitted_at="2026-01-01T00:00:00.000Z",
         submit_seq=1,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpuyard.model.quantities import (
     counted,
+    first_named,
     format_duration,
     parse_duration_s,
     parse_size_bytes,
@@ -111,3 +112,8 @@ def test_no_text_raises_anything_but_one_kind_of_error(text: str) -> None:
 )
 def test_a_number_with_its_noun(number: float, plural: str, told: str) -> None:
     assert counted(number, plural) == told
+
+
+def test_of_many_names_the_first_are_told_and_how_many_more_there_are() -> None:
+    assert first_named("abc", 3) == "a, b, c"
+    assert first_named("abcdefg", 3) == "a, b, c and 4 more"

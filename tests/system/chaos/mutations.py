@@ -34,7 +34,8 @@ MUTATIONS: Final = {
             Change(
                 "coordinator/gpuyard_coordinator/core/fencing.py",
                 "    since = attempt.silent_since\n    if since is None:\n",
-                "    since = attempt.silent_since\n    return node.last_beat\n    if since is None:\n",
+                "    since = attempt.silent_since\n    return node.last_beat\n"
+                "    if since is None:\n",
             ),
             Change(
                 "coordinator/gpuyard_coordinator/core/fencing.py",

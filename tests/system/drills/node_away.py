@@ -173,7 +173,10 @@ class _Drill:
 
     def _check_silent(self, node: str) -> None:
         """What is told of a node's jobs while it is silent."""
-        proof = f"its fence of {FENCE_S}s is over and node {node} stayed silent; retry 1 of 1 after node_lost"
+        proof = (
+            f"its fence of {FENCE_S}s is over and node {node} stayed silent; "
+            "retry 1 of 1 after node_lost"
+        )
         first, second = self._attempts(f"{node}-moves")
         assert (first["node"], first["reason"]) == (node, "node_lost")
         assert first["next_allowed_because"] == proof

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuyard import codec
-from gpuyard_coordinator.core import fairshare, shares
+from gpuyard_coordinator.core import fairshare, stored_history
 from gpuyard_coordinator.core.history import HALF_LIFE_S, SLOT_MS
 from gpuyard_coordinator.core.state import Now
 from tests.support.yard import Yard
@@ -96,8 +96,8 @@ def test_a_leader_whose_clocks_read_otherwise_goes_on_from_the_same_share() -> N
 
 def test_a_document_of_a_clock_that_was_ahead_holds_up_nothing() -> None:
     yard = holding(1)
-    document = codec.decode(yard.store.shares["a"])
-    yard.store.shares["a"] = codec.encode(document | {"until_ms": document["until_ms"] + 10**9})
+    document = codec.decode(yard.store.histories["a"])
+    yard.store.histories["a"] = codec.encode(document | {"until_ms": document["until_ms"] + 10**9})
     cluster = yard.store.recovered((1, 2), yard.now)
     yard.mono += 60
     history = fairshare.history_of(cluster, "a", yard.now)
@@ -108,7 +108,7 @@ def test_a_document_of_a_clock_that_was_ahead_holds_up_nothing() -> None:
 
 def test_a_yard_of_before_shares_were_kept_counts_what_runs() -> None:
     yard = holding(1)
-    yard.store.shares.clear()
+    yard.store.histories.clear()
     cluster = yard.store.recovered((1, 2), yard.now)
 
     told = fairshare.history_of(cluster, "a", yard.now).spent[0]
@@ -122,20 +122,20 @@ def test_a_share_is_written_where_an_attempt_ends_and_nowhere_else() -> None:
     yard.plan()
     yard.start("j", tenant="a")
     yard.spend(60)
-    assert yard.store.shares == {}
+    assert yard.store.histories == {}
 
     yard.end("j", tenant="a", exit_code=0)
-    assert set(yard.store.shares) == {"a"}
+    assert set(yard.store.histories) == {"a"}
 
 
 def test_a_share_that_is_none_is_refused_whole() -> None:
     yard = Yard()
     for document in ({}, {"tenant": "a", "until_ms": 1, "spent": [1, 2]}):
         with pytest.raises((KeyError, ValueError)):
-            shares.take_share(yard.cluster, document)
+            stored_history.take_history(yard.cluster, document)
     assert yard.cluster.history == {}
 
 
 def test_documents_are_kept_as_long_as_they_weigh_anything() -> None:
-    assert shares.DOCUMENT_KEPT_S * 1000 == 20 * HALF_LIFE_S * 1000
-    assert shares.DOCUMENT_KEPT_S * 1000 % SLOT_MS == 0
+    assert stored_history.DOCUMENT_KEPT_S * 1000 == 20 * HALF_LIFE_S * 1000
+    assert stored_history.DOCUMENT_KEPT_S * 1000 % SLOT_MS == 0

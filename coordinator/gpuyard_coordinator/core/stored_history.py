@@ -21,22 +21,22 @@ _MOST: Final = 1 << 61
 """What is added to it until it is next stored must fit into 63 bits too."""
 
 
-def share_document(cluster: Cluster, tenant: str) -> dict[str, Any]:
-    """Of a tenant whose history was settled; `take_share` reads it."""
+def history_document(cluster: Cluster, tenant: str) -> dict[str, Any]:
+    """Of a tenant whose history was settled; `take_history` reads it."""
     spent, until_ms = cluster.history[tenant]
     return {"v": 1, "tenant": tenant, "until_ms": until_ms, "spent": list(spent)}
 
 
-def take_share(cluster: Cluster, document: Mapping[str, Any]) -> None:
-    """A share as it was stored. Raises KeyError, TypeError or ValueError where it is none."""
+def take_history(cluster: Cluster, document: Mapping[str, Any]) -> None:
+    """A history as it was stored. Raises KeyError, TypeError or ValueError where it is none."""
     gpus, cpus, memory = map(int, document["spent"])
     if max(gpus, cpus, memory) > _MOST:
         raise ValueError(f"{max(gpus, cpus, memory)} spent is more than any yard has")
     cluster.history[document["tenant"]] = History((gpus, cpus, memory), int(document["until_ms"]))
 
 
-def drop_share(cluster: Cluster, tenant: str) -> None:
-    """A share that is so old that it was deleted."""
+def drop_history(cluster: Cluster, tenant: str) -> None:
+    """A history that is so old that it was deleted."""
     cluster.history.pop(tenant, None)
 
 
