@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 
 from gpuyard.errors import FieldFault
-from gpuyard.model import mig
+from gpuyard.model import image, mig
 from gpuyard.model.quantities import format_days
 
 _CODES: Final = {
@@ -46,7 +46,7 @@ _BOUNDS: Final = {
 }
 PATTERNS: Final = {
     r"^/": "must be an absolute path, as /data",
-    r"^[^\s]+$": "must be without blanks",
+    image.REFERENCE: "must be an image's name, as registry:5000/team/name:tag, in lower case",
     r"^[A-Za-z_][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -, with no digit first",
     r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "must be letters, digits, _, . and -",
     r"^[A-Za-z0-9_.][A-Za-z0-9_.-]*(:[A-Za-z0-9_.][A-Za-z0-9_.-]*)?$": (

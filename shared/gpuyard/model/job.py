@@ -34,6 +34,7 @@ from gpuyard.model.fields import (
 from gpuyard.model.gangs import MOST_NODES, gang_fault
 from gpuyard.model.gpus import GpuRequest, normalise_gpus
 from gpuyard.model.grace import DEFAULT_STOP_GRACE_S
+from gpuyard.model.image import REFERENCE
 from gpuyard.model.quantities import format_duration, number
 from gpuyard.model.reasons import EndReason, Owner
 
@@ -131,7 +132,7 @@ class JobSpec(Part):
     image: str = Field(
         min_length=1,
         max_length=512,
-        pattern=r"^[^\s]+$",
+        pattern=REFERENCE,
         description="The container image, as docker names it.",
     )
     command: Words | None = Field(

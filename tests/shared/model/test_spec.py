@@ -15,10 +15,19 @@ from gpuyard.model.tenant import TenantSpec
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
+_IMAGE = "must be an image's name, as registry:5000/team/name:tag, in lower case"
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"image": None}, "image", "must be a text"),
     ({"image": ""}, "image", "must not be empty"),
-    ({"image": "a b"}, "image", "must be without blanks, not 'a b'"),
+    ({"image": "a b"}, "image", f"{_IMAGE}, not 'a b'"),
+    ({"image": "Team/Image"}, "image", f"{_IMAGE}, not 'Team/Image'"),
+    ({"image": "team//image"}, "image", f"{_IMAGE}, not 'team//image'"),
+    ({"image": "../image"}, "image", f"{_IMAGE}, not '../image'"),
+    ({"image": "http://host/image"}, "image", f"{_IMAGE}, not 'http://host/image'"),
+    ({"image": "image:"}, "image", f"{_IMAGE}, not 'image:'"),
+    ({"image": "image:tag:2"}, "image", f"{_IMAGE}, not 'image:tag:2'"),
+    ({"image": "image@sha256:12"}, "image", f"{_IMAGE}, not 'image@sha256:12'"),
+    ({"image": "bild-ä"}, "image", f"{_IMAGE}, not 'bild-ä'"),
     ({"gpu": 2}, "gpu", "did you mean gpus?"),
     ({"memory": "8g"}, "memory", "did you mean memory_mib?"),
     ({"gpus": True}, "gpus", "truth value"),
@@ -153,6 +162,25 @@ def test_each_fault_is_one_clear_line_that_names_its_field(
     assert field in lines
     assert words in lines[field]
     assert all("\n" not in line and len(line) < 300 for line in lines.values())
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "busybox",
+        "pytorch/pytorch:2.6.0-cuda12.4",
+        "nvcr.io/nvidia/pytorch:24.10-py3",
+        "localhost/a",
+        "Host/a",
+        "host:5000/team/a__b-c.d:_Tag.1",
+        "[::1]:5000/a",
+        "sha256:" + "0" * 64,
+        "a@sha256:" + "f" * 64,
+        "registry.example/a/b:1@sha256:" + "0" * 64,
+    ],
+)
+def test_images_of_all_forms_are_taken(image: str) -> None:
+    assert parse_spec({"image": image}).image == image
 
 
 def test_all_faults_are_named_at_once() -> None:
