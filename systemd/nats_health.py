@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def read_fault(url: str) -> str | None:
-    """What the server says is wrong with it, None for nothing; raises OSError where it is silent."""
+    """What the server says is wrong with it, if anything; raises OSError where it is silent."""
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/healthz", timeout=TIMEOUT_S):
             return None

@@ -1,4 +1,4 @@
-"""Telling systemd how a daemon stands (`Type=notify`, sd_notify(3)); no library, no effect elsewhere."""
+"""Telling systemd how a daemon stands (`Type=notify`, sd_notify(3)), and nobody else."""
 
 import asyncio
 import os
@@ -32,8 +32,8 @@ class Life:
             tell(self._line())
 
     def stopping(self, *, within_s: float | None = None) -> None:
-        """The daemon ends; `within_s` where that may take longer than the manager's own limit. Counts
-        once."""
+        """The daemon ends; `within_s` where that may take longer than the manager's own limit.
+        Counts once."""
         if self._is_ending:
             return
         self._is_ending = True
@@ -82,7 +82,7 @@ def tell(state: str) -> None:
 
 
 def watchdog_s() -> float | None:
-    """Seconds within which the manager expects a sign of life of this process; None if it does not."""
+    """Seconds within which the manager expects a sign of life of this process, if it does."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = os.environ.get("WATCHDOG_USEC", "")

@@ -2,7 +2,8 @@
 
 Both structlog's loggers and those of the standard library (the bus uses them) come out in the same
 form, on standard error. Where that is the journal of systemd each line says how grave it is
-(`<4>`, sd-daemon(3)), so that `journalctl -p warning` finds it. structlog is loaded by the first call, so importing this costs nothing.
+(`<4>`, sd-daemon(3)), so that `journalctl -p warning` finds it. structlog is loaded by the first
+call, so importing this costs nothing.
 """
 
 import logging

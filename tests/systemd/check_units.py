@@ -1,4 +1,4 @@
-"""Installs a yard as docs/fleet.md says, under a real systemd, and checks what an operator relies on.
+"""Installs a yard as docs/fleet.md says under a real systemd; checks what an operator relies on.
 
     python -m tests.systemd.check_units [--mirror URL]
 
@@ -226,7 +226,7 @@ def check_bad_settings(operator: Operator) -> str:
 
 
 def check_stop_with_jobs(operator: Operator) -> str:
-    """`stop_jobs_on_exit`: systemd waits for the graces, although they are longer than its limit."""
+    """`stop_jobs_on_exit`: systemd waits for the graces, although its own limit is shorter."""
     operator.drop_in("gpuyard-agent", "TimeoutStopSec=3")
     operator.set("agent.toml", "stop_jobs_on_exit", "true")
     operator.machine.sh("systemctl restart gpuyard-agent")

@@ -1,6 +1,6 @@
 """A Debian machine whose first process is systemd, as a container of this host's Docker Engine.
 
-Its root file system is made by debootstrap from the mirror that the host's own apt uses, once; it is
+Its root file system is made once, by debootstrap from the mirror that the host's own apt uses, and
 kept in ~/.cache/gpuyard. What it gets of the host is its kernel: it has control groups, a network
 of loopback alone, a journal and a Docker Engine of its own.
 """

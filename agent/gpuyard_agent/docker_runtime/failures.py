@@ -24,7 +24,7 @@ class EngineUnavailable(RuntimeFailure):
 
 
 class EngineRefused(RuntimeFailure):
-    """The engine answered no; `status` is its HTTP status (200 inside a stream), `text` its words."""
+    """The engine answered no; `status` is of HTTP (200 inside a stream), `text` has its words."""
 
     def __init__(
         self, message: str, *, temporary: bool, reason: str, status: int, text: str
@@ -102,8 +102,8 @@ _CONTAINER: Final = (
 _PULL: Final = (
     _Row("toomanyrequests|too many requests|rate limit|status: 429", EndReason.IMAGE_PULL_FAILED,
          temporary=True, mend="log the agent's user in, or use a registry mirror"),
-    _Row("no matching manifest|does not match the specified platform|operating system cannot be used"
-         "|no match for platform", EndReason.IMAGE_NOT_FOUND, mend=_PLATFORM),
+    _Row("no matching manifest|does not match the specified platform|no match for platform"
+         "|operating system cannot be used", EndReason.IMAGE_NOT_FOUND, mend=_PLATFORM),
     _Row("pull access denied|repository does not exist|manifest unknown|manifest for .* not found"
          "|not found: manifest|name unknown|failed to resolve reference .*: not found"
          "|no such image", EndReason.IMAGE_NOT_FOUND, mend=_NAME),

@@ -366,8 +366,8 @@ class DockerRuntime:
 
     def _never_pulled(self, launch: Launch) -> RuntimeFailure:
         return RuntimeFailure(
-            f"{launch.image} is not on node {self._node}, and the job says never to pull it: pull it "
-            "there, or leave '--pull never' out",
+            f"{launch.image} is not on node {self._node}, and the job says never to pull it: "
+            "pull it there, or leave '--pull never' out",
             temporary=False,
             reason=EndReason.IMAGE_NOT_FOUND,
         )
