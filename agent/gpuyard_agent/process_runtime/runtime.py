@@ -240,6 +240,7 @@ class ProcessRuntime:
         (folder.path / "child").unlink(missing_ok=True)
         stat = Path(f"/proc/{child.pid}/stat").read_text(errors="replace")
         write_whole(folder.path / "shim", stat)
+        _spare_no_more(child.pid)
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError), child.stdin:
             child.stdin.write(b"go\n")
@@ -277,6 +278,15 @@ def _environment(launch: Launch) -> dict[str, str]:
     kept = {name: os.environ[name] for name in _KEPT_ENV if name in os.environ}
     uuids = ",".join(gpu["uuid"] for gpu in launch.gpus)
     return {"PATH": _PATH, "CUDA_VISIBLE_DEVICES": uuids} | kept | launch.env
+
+
+def _spare_no_more(pid: int) -> None:
+    """An agent may be spared when memory runs out; what it starts is not, as a container is not."""
+    score = Path(f"/proc/{pid}/oom_score_adj")
+    # A shell that is gone already leaves nothing to do.
+    with contextlib.suppress(OSError):
+        if int(score.read_text()) < 0:
+            score.write_text("0")
 
 
 async def _until(is_so: Callable[[], bool], timeout_s: float) -> None:

@@ -29,18 +29,13 @@ from gpuyard_agent.runtime import Exit, Seen, Status
 # process group of its own, so that SIGTERM can go to it alone and SIGKILL to all it started; the
 # shell, in another session, lives on to write the code. The traps keep a stray signal from ending
 # the shell; being handlers, they do not reach the command. Whatever the command left behind in its
-# group goes with it, as in a container. An agent may be spared when memory runs out, and its shell
-# with it; the command is not, as a container is not. The names must not be those of a job's own
-# variables, and the two tools are given by path, since PATH may be the job's.
+# group goes with it, as in a container. The names must not be those of a job's own variables, and
+# the two tools are given by path, since PATH may be the job's.
 SCRIPT: Final = """
 _gy_dir=$1 _gy_setsid=$2 _gy_mv=$3; shift 3
 read -r _gy_go || exit 0
 trap : HUP INT TERM
-{
-  { read -r _gy_adj </proc/self/oom_score_adj && [ "$_gy_adj" -lt 0 ] &&
-    echo 0 >/proc/self/oom_score_adj; } 2>/dev/null
-  exec "$_gy_setsid" "$@"
-} </dev/null >>"$_gy_dir/stdout" 2>>"$_gy_dir/stderr" & _gy_child=$!
+"$_gy_setsid" "$@" </dev/null >>"$_gy_dir/stdout" 2>>"$_gy_dir/stderr" & _gy_child=$!
 read -r _gy_stat <"/proc/$_gy_child/stat"
 echo "$_gy_stat" 1<>"$_gy_dir/child.new" && "$_gy_mv" -f "$_gy_dir/child.new" "$_gy_dir/child"
 while :; do
