@@ -5,15 +5,20 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpuyard_agent.core.launch import AttemptKey
+from gpuyard_agent.core.memory import Memory, ended_record
 from gpuyard_agent.core.policy import PERMISSIVE, NodePolicy
+from gpuyard_agent.journal import FileJournal
 from gpuyard_agent.loop.assembly import Assembly, assemble
 from gpuyard_agent.loop.host import Clock, this_host
 from gpuyard_agent.loop.keeping import NoKeeper
 from gpuyard_agent.settings import AgentSettings, SettingsError, load, load_policy
 from gpuyard_agent.simulated_runtime import Timers
+from tests.support.agent_builders import ended
 
 
 def written(path: Path, text: str) -> Path:
@@ -184,3 +189,29 @@ def test_one_simulated_node_has_the_name_of_its_host(tmp_path: Path) -> None:
     assert names(simulate="1") == ["gpu-07"]
     assert names(simulate="1", name="mine") == ["mine"]
     assert names(simulate="2") == ["node-0", "node-1"]
+
+
+def test_another_runtime_is_refused_while_jobs_of_the_last_one_may_run(tmp_path: Path) -> None:
+    def start(runtime: str) -> Memory:
+        settings = AgentSettings(dir=str(tmp_path), runtime=runtime, simulate="1", name="n")
+        shared = Assembly(settings, this_host(), Clock(), PERMISSIVE, Timers(), NoKeeper())
+        [(parts, memory)] = assemble(shared, host_name="host")
+        assert isinstance(parts.journal, FileJournal)
+        parts.journal.close()
+        return memory
+
+    def note(*records: dict[str, Any]) -> None:
+        journal = FileJournal(tmp_path / "nodes" / "n")
+        journal.open()
+        journal.append(records)
+        journal.close()
+
+    key = ["default", "job", 1]
+    assert start("docker").runtime == "docker"
+    note({"k": "launching", "key": key, "boot": "b"})
+    with pytest.raises(SettingsError, match=r"process now, and 1 job of the runtime docker may"):
+        start("process")
+    assert start("docker").unended == 1
+    note(ended_record(AttemptKey("default", "job", 1), ended()))
+    assert start("process").runtime == "process"
+    assert start("process").runtime == "process"

@@ -31,6 +31,8 @@ class Memory:
     """Nothing is stopped until the coordinator has named every live attempt."""
     trusting: bool = False
     """False until the first document since adopting began: what it names may have run before."""
+    runtime: str | None = None
+    """By which its attempts run; None before that was written down."""
     generation: int = 0
     facts_digest: str = ""
     docker_version: str | None = None
@@ -50,6 +52,8 @@ class Memory:
         """Records that build this memory's durable part from nothing."""
         if self.yard is not None:
             yield {"k": "yard", "yard": self.yard}
+        if self.runtime is not None:
+            yield runtime_record(self.runtime)
         yield {
             "k": "generation",
             "n": self.generation,
@@ -66,6 +70,14 @@ class Memory:
         yield {"k": "adopting", "on": self.adopting, "trusting": self.trusting}
         for attempt in self.attempts.values():
             yield from _attempt_records(attempt)
+
+    @property
+    def unended(self) -> int:
+        """Attempts that were launched and whose end is not known: what runs may be of theirs."""
+        return sum(
+            attempt.launched is not None and attempt.result is None
+            for attempt in self.attempts.values()
+        )
 
     def attempt(self, key: AttemptKey) -> Attempt:
         """The attempt of that key, made where it is not known yet."""
@@ -85,6 +97,10 @@ def document_record(memory: Memory, document: Document) -> Record:
 def key_list(key: AttemptKey) -> list[Any]:
     """A key as records hold it."""
     return [key.tenant, key.job, key.attempt]
+
+
+def runtime_record(name: str) -> Record:
+    return {"k": "runtime", "name": name}
 
 
 def started_record(key: AttemptKey, started: Started) -> Record:
@@ -186,6 +202,10 @@ def _key(record: Mapping[str, Any]) -> AttemptKey:
 
 def _yard(memory: Memory, record: Mapping[str, Any]) -> None:
     memory.yard = record["yard"]
+
+
+def _runtime(memory: Memory, record: Mapping[str, Any]) -> None:
+    memory.runtime = record["name"]
 
 
 def _token(memory: Memory, record: Mapping[str, Any]) -> None:
@@ -293,6 +313,7 @@ def _forgotten(memory: Memory, record: Mapping[str, Any]) -> None:
 
 _CHANGES: Final = {
     "yard": _yard,
+    "runtime": _runtime,
     "token": _token,
     "generation": _generation,
     "adopting": _adopting,

@@ -9,7 +9,7 @@ from typing import Final, cast
 from gpuyard import __version__
 from gpuyard.model.ids import is_name, node_from_host
 from gpuyard.model.node import GpuInjection, RuntimeName
-from gpuyard_agent.core.memory import Memory
+from gpuyard_agent.core.memory import Memory, runtime_record
 from gpuyard_agent.core.policy import NodePolicy
 from gpuyard_agent.gpus.fleet import SimulatedNode, default_fleet, load_fleet
 from gpuyard_agent.gpus.injection import detect_injection, driver_mounts
@@ -160,7 +160,25 @@ def _remember(shared: Assembly, factories: "_Factories", name: str) -> tuple[Jou
     memory = Memory()
     for record in records or ():
         memory.apply(record)
+    _note_runtime(factories.runtime, journal, memory)
     return journal, memory
+
+
+def _note_runtime(runtime: RuntimeName, journal: Journal, memory: Memory) -> None:
+    """Another runtime would not see what runs by the last one, and tell that it is over."""
+    before = memory.runtime
+    if runtime == before:
+        return
+    if before is not None and (left := memory.unended):
+        journal.close()
+        jobs = f"{left} job{'' if left == 1 else 's'}"
+        raise SettingsError(
+            f"runtime: it is {runtime} now, and {jobs} of the runtime {before} may still run here; "
+            f"say {before} again, drain the node, and change it then"
+        )
+    record = runtime_record(runtime)
+    journal.append([record])
+    memory.apply(record)
 
 
 def node_directory(settings: AgentSettings, name: str) -> Path:

@@ -15,7 +15,7 @@ from gpuyard_agent.core import intake
 from gpuyard_agent.core.attempt import Attempt
 from gpuyard_agent.core.document import Document, parse_document, parse_token
 from gpuyard_agent.core.launch import AttemptKey
-from gpuyard_agent.core.memory import Memory, Record
+from gpuyard_agent.core.memory import Memory, Record, runtime_record
 from gpuyard_agent.core.policy import NodePolicy
 from gpuyard_agent.core.steps import Here
 from gpuyard_agent.gpus.processes import OwnProcesses
@@ -260,7 +260,8 @@ class NodeAgent:
             if isinstance(journal, FileJournal):
                 journal.set_aside(self.memory.yard)
             self.memory = Memory()
-        if self.write({"k": "yard", "yard": yard}, self._generation_record()):
+        runtime = runtime_record(self.inventory.description.runtime)
+        if self.write({"k": "yard", "yard": yard}, runtime, self._generation_record()):
             self.engine.start(yard)
 
     def _acknowledge(self, reply: Mapping[str, Any], sent_at: float) -> None:
