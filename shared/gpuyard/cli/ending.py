@@ -34,8 +34,12 @@ class Ended(Exception):
 
 def say(text: str) -> None:
     """One line of the program itself, on stderr."""
+    _tell(f"gpuyard: {one_line(text)}\n")
+
+
+def _tell(text: str) -> None:
     try:
-        sys.stderr.write(f"gpuyard: {one_line(text)}\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, ValueError):
         # A closed pipe, a terminal that has gone away: there is nobody to tell.
@@ -58,6 +62,9 @@ def code_of(fault: BaseException, settings: Globals) -> int:
         return CLOSED_PIPE
     if isinstance(fault, KeyboardInterrupt | click.Abort):
         return INTERRUPTED
+    if isinstance(fault, click.exceptions.NoArgsIsHelpError):
+        _tell(f"{fault.format_message()}\n")
+        return USAGE
     if settings.debug:
         import traceback
 
