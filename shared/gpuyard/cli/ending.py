@@ -34,8 +34,12 @@ class Ended(Exception):
 
 def say(text: str) -> None:
     """One line of the program itself, on stderr."""
+    _tell(f"gpuyard: {one_line(text)}\n")
+
+
+def _tell(text: str) -> None:
     try:
-        sys.stderr.write(f"gpuyard: {one_line(text)}\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, ValueError):
         # A closed pipe, a terminal that has gone away: there is nobody to tell.
@@ -58,6 +62,9 @@ def code_of(fault: BaseException, settings: Globals) -> int:
         return CLOSED_PIPE
     if isinstance(fault, KeyboardInterrupt | click.Abort):
         return INTERRUPTED
+    if isinstance(fault, click.exceptions.NoArgsIsHelpError):
+        _tell(f"{fault.format_message()}\n")
+        return USAGE
     if settings.debug:
         import traceback
 
@@ -96,22 +103,29 @@ def _with_hint(fault: RequestError) -> str:
 
 
 def _usage_line(fault: click.UsageError, command: str) -> str:
-    text = _own_words(fault)
+    text = _own_words(fault, command)
     see = f"gpuyard {command} --help" if command else "gpuyard --help"
     return text if "; " in text else f"{text}; see '{see}'"
 
 
-def _own_words(fault: click.UsageError) -> str:
+def _own_words(fault: click.UsageError, command: str) -> str:
+    from gpuyard.cli.other_words import FLAGS, ONE_OF
+
     if isinstance(fault, click.NoSuchOption):
         from gpuyard.cli.docker_flags import REFUSED
         from gpuyard.cli.nearest import nearest
 
         if reason := REFUSED.get(fault.option_name):
             return f"{fault.option_name} cannot be used here; {reason}"
+        if ours := FLAGS.get(command, {}).get(fault.option_name):
+            return f"no such option: {fault.option_name}; {ours}"
         near = nearest(fault.option_name, fault.possibilities or ())
         return f"no such option: {fault.option_name}{near}"
     text = fault.format_message().rstrip(".")
-    return text[:1].lower() + text[1:] if not text[:2].isupper() else text
+    text = text[:1].lower() + text[1:] if not text[:2].isupper() else text
+    if command in ONE_OF and text.startswith("got unexpected extra argument"):
+        return f"{text}; one alone: gpuyard {ONE_OF[command]}"
+    return text
 
 
 def _silence_stdout() -> None:

@@ -9,6 +9,10 @@ CLOSE: Final = 0.7
 
 def unknown_command(name: str, known: Iterable[str]) -> str:
     """The line for a command that there is not."""
+    from gpuyard.cli.other_words import COMMANDS
+
+    if ours := COMMANDS.get(name):
+        return f"no such command: {name}; did you mean {ours}?"
     return f"no such command: {name}{nearest(name, known)}"
 
 

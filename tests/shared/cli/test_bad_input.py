@@ -1,11 +1,14 @@
 """Every flag and every file with a wrong value: one line, the flag's name, the right code."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from gpuyard.cli import other_words
+from gpuyard.cli.app import ALIASES, COMMANDS, cli
 from tests.shared.cli.in_process import end_of
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -113,7 +116,19 @@ def test_a_flag_of_a_job(
         (["completion", "csh"], "'csh' is not one of"),
         (["jobs", "--bogus"], "no such option: --bogus; see 'gpuyard jobs --help'"),
         (["jobs", "--st"], "did you mean --state?"),
+        (["jobs", "train"], "argument (train); one alone: gpuyard job ID"),
+        (["nodes", "n1"], "argument (n1); one alone: gpuyard node NAME"),
+        (
+            ["logs", "--tail", "5", "x"],
+            "no such option: --tail; '| tail -n N' keeps the last lines",
+        ),
+        (["submit", "-G", "2", "busybox"], "no such option: -G; ask for GPUs with --gpus"),
+        (["submit", "--partition", "a", "busybox"], "choose nodes by --where"),
+        (["nodes", "--partition", "a"], "no such option: --partition; see 'gpuyard nodes --help'"),
         (["jbos"], "did you mean jobs?"),
+        (["stop", "x"], "no such command: stop; did you mean cancel?"),
+        (["sbatch", "x"], "no such command: sbatch; did you mean submit?"),
+        (["delete", "x"], "no such command: delete; did you mean cancel?"),
         (["bogus"], "no such command: bogus; see 'gpuyard --help'"),
         (["tennants"], "did you mean tenants?"),
         (["--tenant", "Big Team", "why", "x"], "tenant 'Big Team' (from argument)"),
@@ -128,6 +143,18 @@ def test_a_line_of_another_command(
     assert (ended.code, ended.out) == (2, "")
     assert told.lower() in ended.err.lower()
     assert ended.err.startswith("gpuyard: ") and ended.err.count("\n") == 1
+
+
+def test_a_word_of_another_program_stands_for_one_of_ours() -> None:
+    assert set(other_words.COMMANDS.values()) <= set(COMMANDS)
+    assert not set(other_words.COMMANDS) & {*COMMANDS, *ALIASES}
+    ctx = click.Context(cli)
+    for name, flags in other_words.FLAGS.items():
+        command = cli.get_command(ctx, name)
+        assert command is not None
+        ours = {flag for param in command.params for flag in [*param.opts, *param.secondary_opts]}
+        assert not ours & set(flags)
+        assert {word for text in flags.values() for word in re.findall(r"--[a-z-]+", text)} <= ours
 
 
 EMPTY_FLAGS = [

@@ -20,6 +20,12 @@ def test_every_command_has_examples(
     assert any(f"gpuyard {' '.join(path)}" in line for line in lines if "Usage" not in line)
 
 
+def test_no_command_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = end_of(capsys, "--help")
+    bare = end_of(capsys)
+    assert (bare.code, bare.out, bare.err) == (2, "", asked.out)
+
+
 @pytest.mark.parametrize("path", [(), *((name,) for name in COMMANDS)], ids=" ".join)
 def test_help_fits_a_narrow_terminal(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
