@@ -114,7 +114,8 @@ class OperatorServices:
         view = await self.desk.read(lambda cluster: reads.show_tenant(cluster, name))
         is_known = view["exists"] or any(view["used"].values()) or name == DEFAULT_TENANT
         if not is_known:
-            raise UnknownThing(f"no tenant {name}", code="unknown_tenant", field="name")
+            hint = "'gpuyard tenants' lists them"
+            raise UnknownThing(f"no tenant {name}", code="unknown_tenant", field="name", hint=hint)
         return {"v": 1, "tenant": view}
 
     async def _apply(self, call: Call) -> Body:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpuyard.errors import Conflict, InvalidJob, RequestError, UnknownThing
+from gpuyard.errors import Conflict, InvalidJob, RequestError
 from gpuyard.messages import JobDocument
 from gpuyard.model import ids
 from gpuyard.model.grace import stop_grace_s
@@ -28,6 +28,7 @@ from gpuyard_coordinator.core import (
 )
 from gpuyard_coordinator.core.cluster import Cluster, Use
 from gpuyard_coordinator.core.events import Submitted
+from gpuyard_coordinator.core.operations import no_node
 from gpuyard_coordinator.core.ordering import Rank
 from gpuyard_coordinator.core.overtaking import Asked
 from gpuyard_coordinator.core.plan import Planner
@@ -251,5 +252,5 @@ def id_taken(cluster: Cluster, event: Submitted) -> Conflict | None:
 def find_node(cluster: Cluster, name: Any) -> Node:
     node = cluster.nodes.get(name) if isinstance(name, str) else None
     if node is None:
-        raise UnknownThing(f"no node {name}", code="unknown_node", field="name")
+        raise no_node(name)
     return node

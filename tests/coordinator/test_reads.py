@@ -290,6 +290,7 @@ def test_a_node_that_is_not_known_is_said_to_be_unknown(name: object) -> None:
         reads.find_node(Yard().cluster, name)
 
     assert caught.value.code == "unknown_node"
+    assert caught.value.hint == "'gpuyard nodes' lists them"
 
 
 def test_totals_put_each_gpu_in_one_place() -> None:

@@ -20,11 +20,17 @@ JOBS_NAMED: Final = 20
 """Of those that a forgotten node may still run, in the audit record."""
 
 
+def no_node(name: object) -> UnknownThing:
+    """What is answered where no node has that name."""
+    hint = "'gpuyard nodes' lists them"
+    return UnknownThing(f"no node {name}", code="unknown_node", field="name", hint=hint)
+
+
 def apply_order(cluster: Cluster, order: NodeOrder, now: Now, effects: Effects) -> None:
     node = cluster.nodes.get(order.node)
     try:
         if node is None:
-            raise UnknownThing(f"no node {order.node}", code="unknown_node", field="name")
+            raise no_node(order.node)
         _perform(cluster, node, order, now, effects)
     except RequestError as error:
         effects.outcomes.append(Outcome(order.ref, error=error))

@@ -93,7 +93,7 @@ def explain(fault: BaseException, command: str) -> tuple[int, str]:
         return YARD_FAILED if is_run else 1, str(fault)
     if isinstance(fault, OSError):
         named = f"{fault.filename}: " if fault.filename else ""
-        return YARD_FAILED if is_run else 1, f"{named}{fault.strerror or fault}"
+        return YARD_FAILED if is_run else 1, f"{named}{_lowered(fault.strerror or str(fault))}"
     text = f"this is a fault of gpuyard itself: {type(fault).__name__}: {fault}"
     return YARD_FAILED if is_run else 1, f"{text}; --debug shows where"
 
@@ -122,10 +122,15 @@ def _own_words(fault: click.UsageError, command: str) -> str:
         near = nearest(fault.option_name, fault.possibilities or ())
         return f"no such option: {fault.option_name}{near}"
     text = fault.format_message().rstrip(".")
-    text = text[:1].lower() + text[1:] if not text[:2].isupper() else text
+    text = _lowered(text)
     if command in ONE_OF and text.startswith("got unexpected extra argument"):
         return f"{text}; one alone: gpuyard {ONE_OF[command]}"
     return text
+
+
+def _lowered(text: str) -> str:
+    """As it stands after a colon: small, unless it begins with a name in capitals."""
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _silence_stdout() -> None:

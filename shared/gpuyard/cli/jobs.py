@@ -41,7 +41,7 @@ _STRANGE: Final = "no jobs: tenant {} has no document and no unfinished job; see
 @click.option("--name", metavar="NAME", default=None, help="Only those of this name.")
 @click.option("--since", metavar="TIME", default=None, help="Submitted since, as 2h or a date.")
 @click.option("-A", "--all-tenants", is_flag=True, help="Of every tenant (operators).")
-@click.option("--limit", type=click.IntRange(1), metavar="N", default=None, help="At most N.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", default=None, help="The first N.")
 @click.option(
     "--sort",
     type=click.Choice(list(SORTS)),

@@ -57,6 +57,16 @@ def restore(file: Path, replace: bool, yes: bool) -> int:
         told = {"generation": done.generation, "restored": done.documents, "kept": done.kept}
         write(json_object(view(taken, checksum) | told))
     elif not settings.quiet:
-        kept = f"; {done.kept} documents were newer on the bus or had expired" if done.kept else ""
-        write(f"yard {done.yard} restored: {done.documents} documents{kept}\n")
+        write(f"{told_of(done)}\n")
     return 0
+
+
+def told_of(done: "Restored") -> str:
+    """`yard dz1jz7 restored: 3 documents`, and how many the bus knew better."""
+    from gpuyard.model.quantities import counted
+
+    text = f"yard {done.yard} restored: {counted(done.documents, 'documents')}"
+    if not done.kept:
+        return text
+    were = "was" if done.kept == 1 else "were"
+    return f"{text}; {counted(done.kept, 'documents')} {were} newer on the bus or had expired"

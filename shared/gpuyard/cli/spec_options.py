@@ -72,7 +72,13 @@ _OURS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
         {"metavar": "TIME", "help": "Start then or later: 2h, or a date and time."},
     ),
     (("--deadline",), {"metavar": "TIME", "help": "Ended by then: 8h, or a date and time."}),
-    (("--enforcement",), {"type": click.Choice(["hard", "mps", "audited"]), "help": "Floor."}),
+    (
+        ("--enforcement",),
+        {
+            "type": click.Choice(["hard", "mps", "audited"]),
+            "help": "How a share is to be enforced; not supported yet.",
+        },
+    ),
     (("--id", "job_id"), {"metavar": "ID", "help": "The job's id; twice the same is one job."}),
     (("--dry-run",), {"is_flag": True, "help": "Say where it would start, or why it would wait."}),
 ]

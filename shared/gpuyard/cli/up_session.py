@@ -138,15 +138,14 @@ class UpSession:
         else:
             write(f"{ready_line(self._plan, nodes)}, {shown}\n")
         if not self._settings.quiet:
-            for hint in (*self._plan.hints, *self._next_steps()):
+            for hint in (*self._plan.hints, self._next_steps(nodes)):
                 say(hint)
         if self._tell_ready is not None:
             self._tell_ready()
 
-    def _next_steps(self) -> list[str]:
+    def _next_steps(self, nodes: list[dict[str, Any]]) -> str:
         end = "'gpuyard down' ends the yard" if self._tell_ready else "Ctrl-C ends the yard"
-        image = "IMAGE COMMAND" if self._plan.runtime == "docker" else "ANY-IMAGE COMMAND"
-        return [f"in this folder: gpuyard run --gpus 1 {image}; gpuyard nodes; {end}"]
+        return f"in this folder: {first_run(self._plan, nodes)}; gpuyard nodes; {end}"
 
     async def _end(self, supervisor: Supervisor) -> None:
         """Ends the parts; asked a second time, at once."""
@@ -173,3 +172,10 @@ def ready_line(plan: Plan, nodes: list[dict[str, Any]]) -> str:
     gpus = sum(len(node["gpus"]) for node in nodes)
     kind = "simulated GPUs" if plan.simulate is not None else "GPUs"
     return f"ready: {counted(len(nodes), 'nodes')}, {counted(gpus, kind)}, runtime {plan.runtime}"
+
+
+def first_run(plan: Plan, nodes: list[dict[str, Any]]) -> str:
+    """A command that this yard can run: with a GPU where it has one."""
+    gpus = "--gpus 1 " if any(node["gpus"] for node in nodes) else ""
+    image = "IMAGE" if plan.runtime == "docker" else "ANY-IMAGE"
+    return f"gpuyard run {gpus}{image} COMMAND"

@@ -107,7 +107,7 @@ def read_backup(path: Path) -> tuple[Backup, str]:
     except gzip.BadGzipFile as fault:
         raise BadBackup(f"{path} is no backup of a yard: {fault}") from fault
     except OSError as fault:
-        raise BadBackup(f"{path}: {fault.strerror or fault}") from fault
+        raise BadBackup(f"{path}: {(fault.strerror or str(fault)).lower()}") from fault
     except (ValueError, KeyError, TypeError) as fault:
         raise BadBackup(f"{path} is no backup of a yard: {fault}") from fault
     if end.get("sha256") != digest.hexdigest() or end.get("documents") != len(documents):

@@ -46,10 +46,10 @@ _RUNC = "failed to create shim task: OCI runtime create failed: runc create fail
         (500, "Cannot mkdir: /etc/passwd is not a directory", "invalid", False, ""),
         (500, _RUNC + "wrong rlimit value: RLIMIT_BAD: unknown", "invalid", False, ""),
         (400, 'invalid mount config for type "bind": bind source path does not exist: /data',
-         "runtime_error", False, ""),
+         "runtime_error", False, "make that folder on the node"),
         (500, ("driver failed programming external connectivity: Bind for 0.0.0.0:80 failed: port "
          "is already allocated"), "runtime_error", False, ""),
-        (404, "network lab not found", "runtime_error", False, ""),
+        (404, "network lab not found", "runtime_error", False, "docker network create"),
         (404, "No such container: abc", "runtime_error", True, ""),
         (409, "removal of container abc is already in progress", "runtime_error", True, ""),
         (500, "context deadline exceeded: unknown", "runtime_error", True, ""),

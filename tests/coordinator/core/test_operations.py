@@ -100,6 +100,7 @@ def test_orders_about_what_is_not_there_are_refused(action: str) -> None:
     yard.node("a", gpus=1)
     unknown = yard._request(NodeOrder(action, "ghost", "olga"))  # type: ignore[arg-type]  # a text
     assert isinstance(unknown.error, UnknownThing) and unknown.error.code == "unknown_node"
+    assert unknown.error.hint == "'gpuyard nodes' lists them"
     for gpu in ("7", "GPU-nowhere", "²", "9" * 5000):
         order = NodeOrder(action, "a", "olga", gpu=gpu)  # type: ignore[arg-type]  # a text
         outcome = yard._request(order)

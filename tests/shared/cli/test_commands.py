@@ -128,6 +128,7 @@ async def test_a_stored_job_without_a_leader_is_told(nats_server: NatsServer) ->
         (["cancel", "nope"], 1, "no job nope"),
         (["cancel", "nope", "neither"], 1, "no job neither"),
         (["node", "nope"], 1, "no node nope"),
+        (["restore", "-y", "/no/such.gz"], 1, "/no/such.gz: no such file"),
         (["submit", "-f", "/no/such.yaml"], 2, "/no/such.yaml: no such file"),
         (["run", "-f", "/no/such.yaml"], 125, "/no/such.yaml: no such file"),
         (["run"], 125, "IMAGE is missing"),

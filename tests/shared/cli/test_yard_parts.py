@@ -13,7 +13,7 @@ import pytest
 
 from gpuyard.cli import yard_parts
 from gpuyard.cli.ending import UsageFault
-from gpuyard.cli.up_session import ready_line
+from gpuyard.cli.up_session import first_run, ready_line
 from gpuyard.cli.yard_folder import YardFolder, YardRuns, unused_port
 from gpuyard.cli.yard_parts import (
     Plan,
@@ -267,3 +267,18 @@ def test_a_port_is_free(folder: YardFolder) -> None:
 def test_the_line_that_scripts_wait_for(nodes: list[int], simulate: str | None, line: str) -> None:
     plan = Plan(Path("/s"), "docker", simulate, None, len(nodes), ())
     assert ready_line(plan, [{"gpus": [{}] * count} for count in nodes]) == line
+
+
+@pytest.mark.parametrize(
+    ("runtime", "gpus", "line"),
+    [
+        ("docker", 8, "gpuyard run --gpus 1 IMAGE COMMAND"),
+        ("process", 8, "gpuyard run --gpus 1 ANY-IMAGE COMMAND"),
+        ("docker", 0, "gpuyard run IMAGE COMMAND"),
+    ],
+)
+def test_what_to_try_first_asks_for_no_gpu_where_there_is_none(
+    runtime: str, gpus: int, line: str
+) -> None:
+    plan = Plan(Path("nats-server"), runtime, None, None, 1, ())
+    assert first_run(plan, [{"gpus": [{}] * gpus}]) == line

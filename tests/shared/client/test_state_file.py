@@ -95,5 +95,5 @@ def test_anything_else_is_refused_with_one_line(
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadBackup, match="No such file"):
+    with pytest.raises(BadBackup, match="no such file"):
         read_backup(tmp_path / "none.gz")
