@@ -18,7 +18,10 @@ import pytest
 
 from gpuyard import Client
 from gpuyard.bus import Bus, connect, dialling
+from gpuyard.client import sync_client
+from gpuyard.client.async_client import AsyncClient
 from gpuyard.client.config import load_config
+from gpuyard.errors import Unavailable
 from tests.support.nats_server import NatsServer
 
 _GREETING: Final = {"version": "2.12.0", "max_payload": 64 * 1024 * 1024}
@@ -217,3 +220,24 @@ def test_a_plain_client_that_is_interrupted_while_it_connects() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert received == [b""]
+
+
+@pytest.mark.timeout(30)
+def test_a_plain_client_ends_what_swallowed_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def swallows() -> None:
+        # As asyncio.wait_for does before Python 3.12, where what it waits for ends meanwhile.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    async def connect(_: AsyncClient) -> None:
+        begun.append(asyncio.create_task(swallows()))
+        await asyncio.sleep(0)
+        raise Unavailable("no bus")
+
+    begun: list[asyncio.Task[None]] = []
+    monkeypatch.setattr(sync_client, "CANCEL_AGAIN_S", 0.05)
+    monkeypatch.setattr(AsyncClient, "connect", connect)
+    with pytest.raises(Unavailable, match="no bus"):
+        Client(config=load_config(environ={}, folder=Path("/"))).connect()
+    assert [task.cancelled() for task in begun] == [True]

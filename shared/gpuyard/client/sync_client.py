@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 from gpuyard.client.answers import Applied, DryRun, Forgotten
 from gpuyard.client.api import PAGE
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gpuyard.views.why import WhyView
 
 T = TypeVar("T")
+CANCEL_AGAIN_S: Final = 3.0
+"""Longer than closing a connection takes, however it stands."""
 
 
 class Client:
@@ -291,7 +293,11 @@ class Client:
 
 
 async def _end_tasks() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Cancels until all have ended: an interrupted connect may swallow one cancellation, and what
+    closes it may be cut short by another."""
+    own = asyncio.current_task()
+    while going := asyncio.all_tasks() - {own}:
+        for task in going:
+            task.cancel()
+        ended, _ = await asyncio.wait(going, timeout=CANCEL_AGAIN_S)
+        await asyncio.gather(*ended, return_exceptions=True)
