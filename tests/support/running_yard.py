@@ -110,6 +110,20 @@ def end_keeper(agent_directory: Path) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def end_jobs(agent_directory: Path) -> None:
+    """What jobs of the runtime `process` left running: they outlive their agent."""
+    for child in agent_directory.glob("nodes/*/attempts/*/*/child"):
+        told = child.read_text()
+        stat = Path(f"/proc/{told.split()[0]}/stat")
+        if stat.exists() and _started(stat.read_text()) == _started(told):
+            os.killpg(int(told.split()[0]), signal.SIGKILL)
+
+
+def _started(stat: str) -> str:
+    """When the process of that stat began: no other with its id has that."""
+    return stat.rpartition(")")[2].split()[19]
+
+
 class RunningYard:
     """Verbs of an operator on a yard of this machine. Close it at the end."""
 
@@ -205,6 +219,7 @@ class RunningYard:
         for name, daemon in self.agents.items():
             daemon.kill()
             self.end_keeper(name)
+            end_jobs(self.directory / f"agent-{name}")
         self.coordinator.kill()
 
 
