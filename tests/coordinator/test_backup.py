@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Sizes, connect, ensure_streams
+from gpuyard.bus import Bus, Sizes, ensure_streams
 from gpuyard.client import restore_lead
 from gpuyard.client.backup import read_state, rfc3339, take_backup
 from gpuyard.client.restore import Interrupted, Restored, restore
@@ -17,17 +17,9 @@ from gpuyard.client.state_file import Backup, Document
 from gpuyard.errors import Conflict, Unavailable, UnknownThing
 from gpuyard_coordinator.leader import Holder, Leadership, Timing
 from gpuyard_coordinator.store import Fenced, Store, delete, put
-from tests.support.nats_server import NatsServer
 from tests.support.state_bucket import stored_keys
 
 TIMING = Timing(ttl_s=2.0, renew_s=0.2, poll_s=0.05)
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 @pytest.fixture

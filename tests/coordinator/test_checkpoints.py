@@ -3,12 +3,12 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Publication, Sizes, StreamRefusal, connect, ensure_streams
+from gpuyard.bus import Bus, Publication, StreamRefusal
 from gpuyard.errors import Unavailable
 from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
 from gpuyard_coordinator.store.bucket import (
@@ -17,15 +17,7 @@ from gpuyard_coordinator.store.bucket import (
     CHECKPOINT_MESSAGES,
 )
 from tests.shared.golden_examples import JOB_DOCUMENT, OUT_RECORD
-from tests.support.nats_server import NatsServer
 from tests.support.state_bucket import Network, as_read, committed, lead, stored_keys, wal_keys
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 @pytest.fixture

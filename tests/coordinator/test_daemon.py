@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Service, Sizes, connect, ensure_streams
+from gpuyard.bus import Bus, Service
 from gpuyard.errors import Unavailable
 from gpuyard_coordinator import leading, settings
 from gpuyard_coordinator.clock import Clock
@@ -19,15 +19,6 @@ from gpuyard_coordinator.leader import Leadership, Timing, this_process
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.racing import unless
 from gpuyard_coordinator.standby import serve_leader
-from tests.support.nats_server import NatsServer
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    inbox = subjects.COORDINATOR_INBOX
-    async with await connect(nats_server.url, name="test", inbox_prefix=inbox) as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 @pytest.fixture

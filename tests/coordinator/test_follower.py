@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Publication, Sizes, connect, ensure_streams
+from gpuyard.bus import Bus, Publication
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core import documents
 from gpuyard_coordinator.core.mix import Mix
@@ -19,13 +19,6 @@ from gpuyard_coordinator.store import Store, Write, delete, put
 from gpuyard_coordinator.yard_counts import gpu_totals
 from tests.support.nats_server import NatsServer
 from tests.support.state_bucket import Network, lead
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 @asynccontextmanager

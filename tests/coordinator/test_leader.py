@@ -3,14 +3,14 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Publication, Sizes, Stale, connect, ensure_streams
+from gpuyard.bus import Bus, Publication, Stale
 from gpuyard.errors import LocalProtocolError, Unavailable
 from gpuyard_coordinator.leader import Holder, Leadership, Timing, is_running, this_process
 from gpuyard_coordinator.yard_memory import YardMemory
@@ -19,13 +19,6 @@ from tests.support.nats_server import NatsServer
 FAST = Timing(ttl_s=1.0, renew_s=0.2, poll_s=0.1)
 ME = this_process(name="coordinator-1", machine_id="m1", boot_id="b1")
 ELSEWHERE = replace(ME, name="coordinator-2", machine_id="m2")
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 def candidate(

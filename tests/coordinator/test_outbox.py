@@ -1,26 +1,19 @@
 """The outbox on a real server: every effect stored once and in order, whoever crashes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, PubAck, Publication, Sizes, connect, ensure_streams
+from gpuyard.bus import Bus, PubAck, Publication
 from gpuyard.errors import LocalProtocolError, Unavailable
 from gpuyard.messages import OutMessage, OutRecord
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.store import Store, put
 from tests.support.nats_server import NatsServer
 from tests.support.state_bucket import lead, stored_keys
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 def event(job: str, n: int) -> OutMessage:

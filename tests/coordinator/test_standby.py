@@ -8,21 +8,13 @@ from typing import Any
 import pytest
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Message, Sizes, connect, ensure_streams
+from gpuyard.bus import Bus, Message, connect
 from gpuyard.errors import Unavailable
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.state import Settings
 from gpuyard_coordinator.leader import this_process
 from gpuyard_coordinator.presence import Presence
 from gpuyard_coordinator.standby import Standby
-from tests.support.nats_server import NatsServer
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.c") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ from typing import Any, cast
 import pytest
 
 from gpuyard import subjects
-from gpuyard.bus import Bus, Publication, Sizes, connect, ensure_streams
+from gpuyard.bus import Bus, Publication
 from gpuyard_coordinator.clock import Clock
 from gpuyard_coordinator.core.events import CancelRequested, Refused, Submitted
 from gpuyard_coordinator.leader import Leadership
 from gpuyard_coordinator.outbox import Outbox
 from gpuyard_coordinator.storage_watch import StorageWatch
 from gpuyard_coordinator.store import Store, put
-from tests.support.nats_server import NatsServer
 from tests.support.state_bucket import lead
 
 JOB = Submitted("t", "mia", False, "j", {"image": "busybox"}, "sha", sequence=7, ref="asker")
@@ -27,13 +26,6 @@ class Lease:
 
     def is_valid(self, now: float) -> bool:
         return self.is_held
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 @pytest.fixture

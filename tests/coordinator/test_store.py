@@ -1,13 +1,12 @@
 """Commits on a real server: all or nothing, once, and only by the leader."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from gpuyard import codec, subjects
-from gpuyard.bus import Bus, Publication, Sizes, Stored, Undecided, connect, ensure_streams
+from gpuyard.bus import Bus, Publication, Stored, Undecided
 from gpuyard.errors import LocalProtocolError, RemoteProtocolError, Unavailable
 from gpuyard_coordinator.store import Fenced, Store, Write, delete, put
 from gpuyard_coordinator.store.records import encode_wal
@@ -18,13 +17,6 @@ from tests.support.state_bucket import Network, as_read, committed, lead, wal_ke
 SMALL = [put("job.a.1", {"n": 1}), put("job.a.2", {"n": 1})]
 LARGE = [put(f"job.a.{n}", {"n": 1}) for n in range(1, 251)]
 FAULTS = [Unavailable("lost"), Undecided("undecided", code=10164)]
-
-
-@pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with await connect(nats_server.url, name="test", inbox_prefix="_INBOX.x") as bus:
-        await ensure_streams(bus.jetstream, sizes=Sizes.within(2 * 1024**3))
-        yield bus
 
 
 @pytest.fixture
