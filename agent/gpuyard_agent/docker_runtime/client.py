@@ -38,7 +38,9 @@ class EngineClient:
     async def api_version(self) -> str:
         """The API version in use, negotiated on the first call to the engine."""
         if self._version is None:
-            self._version = spoken_version(await self._send("GET", "/version", dict))
+            self._version = spoken_version(
+                await self._request("GET", "/version", dict, at_version=False)
+            )
         return self._version
 
     async def ping(self) -> None:
@@ -52,19 +54,16 @@ class EngineClient:
 
     async def info(self) -> dict[str, Any]:
         """The engine's account of itself: runtimes, cgroup driver, storage, CDI folders."""
-        found: dict[str, Any] = await self._request("GET", "/info", dict)
-        return found
+        return await self._request("GET", "/info", dict)
 
     async def containers(self, *labels: str) -> list[dict[str, Any]]:
         """The engine's list of the containers that carry all these labels, ended ones too."""
         query = urlencode({"all": 1, "filters": json.dumps({"label": labels})})
-        found: list[dict[str, Any]] = await self._request("GET", f"/containers/json?{query}", list)
-        return found
+        return await self._request("GET", f"/containers/json?{query}", list)
 
     async def image(self, name: str) -> dict[str, Any]:
         """What the engine says of an image, by name, digest or id."""
-        found: dict[str, Any] = await self._request("GET", f"/images/{quote(name)}/json", dict)
-        return found
+        return await self._request("GET", f"/images/{quote(name)}/json", dict)
 
     async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer of a call that makes or starts something. It may have been carried out
@@ -74,8 +73,7 @@ class EngineClient:
     async def inspect(self, container: str) -> dict[str, Any]:
         """What the engine says of a container, by id or name; one that is stuck answers never."""
         path = f"/containers/{container}/json"
-        found: dict[str, Any] = await self._request("GET", path, dict, timeout_s=INSPECT_S)
-        return found
+        return await self._request("GET", path, dict, timeout_s=INSPECT_S)
 
     async def kill(self, container_id: str, signal: str) -> None:
         """Sends a signal; a container that is stuck answers late or never."""
@@ -97,20 +95,11 @@ class EngineClient:
         body: Mapping[str, Any] | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> T:
-        path = f"/v{await self.api_version()}{path}"
-        return await self._send(method, path, kind, body, timeout_s=timeout_s)
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        kind: type[T],
-        body: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
+        at_version: bool = True,
     ) -> T:
         limit_s = timeout_s or self._timeout_s
+        if at_version:
+            path = f"/v{await self.api_version()}{path}"
         stream = await open_stream(
             self.address,
             method,
