@@ -10,7 +10,7 @@ from gpuyard.errors import RuntimeFailure
 from gpuyard.messages import PullProgress
 from gpuyard.model.reasons import EndReason
 from gpuyard_agent.docker_runtime.client import EngineClient
-from gpuyard_agent.docker_runtime.credentials import registry_auth
+from gpuyard_agent.docker_runtime.credentials import Credentials
 from gpuyard_agent.docker_runtime.failures import (
     EngineRefused,
     EngineUnavailable,
@@ -62,6 +62,7 @@ class Pulls:
     def __init__(self, client: EngineClient, *, idle_s: float = IDLE_S) -> None:
         self._client = client
         self._idle_s = idle_s
+        self._credentials = Credentials()
         self._running: dict[str, _Pull] = {}
 
     async def pull(self, image: str, progress: Progress) -> None:
@@ -111,7 +112,7 @@ class Pulls:
                 del self._running[image]
 
     async def _pull(self, image: str, pull: _Pull) -> None:
-        credentials = await registry_auth(image)
+        credentials = await self._credentials.header_for(image)
         version = await self._client.api_version()
         stream = await open_stream(
             self._client.address,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuyard_agent.docker_runtime import credentials
-from gpuyard_agent.docker_runtime.credentials import registry_auth
+from gpuyard_agent.docker_runtime.credentials import Credentials
 
 _HUB = "https://index.docker.io/v1/"
 _SECRET = base64.b64encode("me:pässword:1".encode()).decode()
@@ -34,9 +34,9 @@ def _add_helper(home: Path, name: str, script: str) -> None:
     file.chmod(0o755)
 
 
-async def _auth(image: str) -> dict[str, Any] | None:
+async def _auth(image: str, reader: Credentials | None = None) -> dict[str, Any] | None:
     """What the header says, as the engine reads it: in any case, without what is not set."""
-    header = await registry_auth(image)
+    header = await (reader or Credentials()).header_for(image)
     if header is None:
         return None
     fields = json.loads(base64.urlsafe_b64decode(header))
@@ -104,20 +104,22 @@ async def test_a_helper_that_fails_is_no_credentials(home: Path, script: str | N
 async def test_a_helper_that_hangs_is_not_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reader = Credentials()
     monkeypatch.setattr(credentials, "_READ_S", 0.2)
     go_on = home / "go-on"
     os.mkfifo(go_on)
     _add_helper(home, "all", f"read line < {go_on}")
     _write(home, {"credsStore": "all"})
 
-    assert await _auth("r.example/a") is None
+    assert await _auth("r.example/a", reader) is None
     go_on.write_text("now\n")
-    _join()
+    _join(reader)
 
 
 async def test_helpers_that_hang_do_not_pile_up(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reader = Credentials()
     monkeypatch.setattr(credentials, "_READ_S", 0.2)
     monkeypatch.setattr(credentials, "_MOST_STUCK", 1)
     go_on = home / "go-on"
@@ -126,17 +128,17 @@ async def test_helpers_that_hang_do_not_pile_up(
     auths = {"r.example": {"auth": _SECRET}}
     _write(home, {"credsStore": "all", "auths": auths})
     for _ in range(3):
-        assert await _auth("r.example/a") is None
+        assert await _auth("r.example/a", reader) is None
     assert (home / "begun").read_text() == "x\n"
 
     go_on.write_text("now\n")
-    _join()
+    _join(reader)
     _write(home, {"auths": auths})
-    assert await _auth("r.example/a") == _ME | {"serveraddress": "r.example"}
+    assert await _auth("r.example/a", reader) == _ME | {"serveraddress": "r.example"}
 
 
-def _join() -> None:
-    for thread in list(credentials._stuck):
+def _join(reader: Credentials) -> None:
+    for thread in list(reader._stuck):
         thread.join(10)
 
 
