@@ -9,6 +9,7 @@ from typing import Final, cast
 from gpuyard import __version__
 from gpuyard.model.ids import is_name, node_from_host
 from gpuyard.model.node import GpuInjection, RuntimeName
+from gpuyard.model.quantities import counted
 from gpuyard_agent.core.memory import Memory, runtime_record
 from gpuyard_agent.core.policy import NodePolicy
 from gpuyard_agent.gpus.fleet import SimulatedNode, default_fleet, load_fleet
@@ -171,10 +172,9 @@ def _note_runtime(runtime: RuntimeName, journal: Journal, memory: Memory) -> Non
         return
     if before is not None and (left := memory.unended):
         journal.close()
-        jobs = f"{left} job{'' if left == 1 else 's'}"
         raise SettingsError(
-            f"runtime: it is {runtime} now, and {jobs} of the runtime {before} may still run here; "
-            f"say {before} again, drain the node, and change it then"
+            f"runtime: it is {runtime} now, and {counted(left, 'jobs')} of the runtime {before} "
+            f"may still run here; say {before} again, drain the node, and change it then"
         )
     record = runtime_record(runtime)
     journal.append([record])
