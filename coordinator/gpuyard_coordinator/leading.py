@@ -79,12 +79,13 @@ class Leading:
     async def run(self, token: Token, standby: Standby) -> None:
         """Lead; raises Fenced when a commit shows that somebody else does."""
         began = self._clock.monotonic()
-        leader = await unless(self._leadership.lost.wait(), self._take_over(token, standby))
-        if leader is None:
-            raise Fenced
-        self._leader = leader
-        self._tell(leader, token, seconds=self._clock.monotonic() - began)
         async with AsyncExitStack() as ending:
+            taking_over = self._take_over(token, standby, ending)
+            leader = await unless(self._leadership.lost.wait(), taking_over)
+            if leader is None:
+                raise Fenced
+            self._leader = leader
+            self._tell(leader, token, seconds=self._clock.monotonic() - began)
             await self._begin(leader, token, ending)
             await leader.run()
 
@@ -92,7 +93,6 @@ class Leading:
         """Start what goes on beside the turns; `ending` closes what was begun, the last first."""
         if leader.recorder is not None:
             ending.callback(leader.recorder.close)
-        ending.push_async_callback(leader.outbox.close)
         storage = StorageWatch(
             self._bus.jetstream, self._leadership, leader.store, leader.outbox, self._clock
         )
@@ -146,7 +146,7 @@ class Leading:
             seconds=round(seconds, 3),
         )
 
-    async def _take_over(self, token: Token, standby: Standby) -> Leader:
+    async def _take_over(self, token: Token, standby: Standby, ending: AsyncExitStack) -> Leader:
         store = Store(self._bus.jetstream, token=token, clock=self._clock.monotonic)
         left = await store.take_over()
         await standby.follower.reach(token[1])
@@ -155,11 +155,8 @@ class Leading:
         cluster.yard = self._leadership.yard
         recovery.assume(cluster, token, self._clock.now())
         outbox = Outbox(self._bus.jetstream, token=token)
-        try:
-            await outbox.drain(left.outs)
-        except BaseException:
-            await outbox.close()
-            raise
+        ending.push_async_callback(outbox.close)
+        await outbox.drain(left.outs)
 
         record = self._record
         recorder = Recorder(cluster, planner, record) if record is not None else None
