@@ -6,11 +6,10 @@ import os
 import signal
 import socket
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpuyard import __version__, telemetry
+from gpuyard import __version__, extras, telemetry
 from gpuyard.errors import GpuyardError, Unavailable
 from gpuyard_agent import settings as configuration
 from gpuyard_agent.journal import DirectoryLock
@@ -21,7 +20,9 @@ from gpuyard_agent.simulated_runtime import Timers
 def main() -> None:
     """Exit codes: 0 stopped on request, 1 refused, 2 usage or settings, 3 the bus is of no use."""
     flags = vars(_arguments())
-    _check_installed()
+    # What the extra brings is imported only after this.
+    if fault := extras.fault("agent", "docker", "pynvml", "structlog"):
+        _fail(fault, 2)
     try:
         settings = configuration.load(file=flags.pop("config"), environment=os.environ, flags=flags)
         telemetry.configure(level=settings.log_level, format=settings.log_format)
@@ -67,14 +68,6 @@ async def _run(settings: AgentSettings) -> None:
         await process.run()
     finally:
         lock.release()
-
-
-def _check_installed() -> None:
-    """What the extra brings is imported only after this."""
-    missing = [name for name in ("docker", "pynvml", "structlog") if find_spec(name) is None]
-    if missing:
-        text = "pip install 'gpuyard[agent]', or the wheel file with [agent] after it"
-        _fail(f"not installed: {', '.join(missing)}; {text}", 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -6,11 +6,10 @@ import gc
 import os
 import socket
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gpuyard import __version__, subjects, telemetry
+from gpuyard import __version__, extras, subjects, telemetry
 from gpuyard.bus import connect, patience_s
 from gpuyard.errors import GpuyardError, Unavailable
 from gpuyard_coordinator import settings as configuration
@@ -23,7 +22,9 @@ default of 700 would look for one after every few beats."""
 def main() -> None:
     """Exit codes: 0 stopped on request, 1 refused, 2 usage or settings, 3 the bus is of no use."""
     flags = vars(_arguments())
-    _check_installed()
+    # What the extra brings is imported only after this.
+    if fault := extras.fault("coordinator", "msgspec", "numpy", "structlog"):
+        _fail(fault, 2)
     try:
         settings = configuration.load(file=flags.pop("config"), environment=os.environ, flags=flags)
         telemetry.configure(level=settings.log_level, format=settings.log_format)
@@ -80,14 +81,6 @@ async def _run(settings: configuration.CoordinatorSettings) -> None:
         await daemon.run()
         if record is not None:
             record.close()
-
-
-def _check_installed() -> None:
-    """What the extra brings is imported only after this."""
-    missing = [name for name in ("msgspec", "numpy", "structlog") if find_spec(name) is None]
-    if missing:
-        text = "pip install 'gpuyard[coordinator]', or the wheel file with [coordinator] after it"
-        _fail(f"not installed: {', '.join(missing)}; {text}", 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from gpuyard import extras
 from gpuyard.cli.ending import UsageFault
 from gpuyard.cli.yard_folder import MIB, YardFolder
 from gpuyard.errors import GpuyardError
@@ -49,9 +49,7 @@ class Plan:
 
 def make_plan(options: UpOptions) -> Plan:
     """Decides from the options and this machine; raises with one line where it cannot be."""
-    needed = ("structlog", "msgspec", "numpy", "docker", "pynvml")
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
+    if extras.missing("structlog", "msgspec", "numpy", "docker", "pynvml"):
         raise GpuyardError("the parts of a yard are not installed; pip install 'gpuyard[all]'")
     hints: list[str] = []
     simulate, nodes = _fleet(options.simulate)
