@@ -22,14 +22,14 @@ class Life:
 
     def ready(self) -> None:
         """The start is over, whoever waits for it goes on; counts once."""
-        if not self._is_ready:
+        if is_heard() and not self._is_ready:
             self._is_ready = True
-            tell(f"READY=1\n{self._line()}")
+            self._tell("READY=1\n", self._status())
 
     def look(self) -> None:
         """Tells the line of status at once where it is another than the one told last."""
-        if is_heard() and self._status() != self._told:
-            tell(self._line())
+        if is_heard() and (line := self._status()) != self._told:
+            self._tell("", line)
 
     def stopping(self, *, within_s: float | None = None) -> None:
         """The daemon ends; `within_s` where that may take longer than the manager's own limit.
@@ -40,9 +40,9 @@ class Life:
         more = f"\nEXTEND_TIMEOUT_USEC={round(within_s * 1e6)}" if within_s is not None else ""
         tell(f"STOPPING=1{more}")
 
-    def _line(self) -> str:
-        self._told = self._status() if is_heard() else ""
-        return f"STATUS={self._told}"
+    def _tell(self, before: str, line: str) -> None:
+        self._told = line
+        tell(f"{before}STATUS={line}")
 
 
 @contextmanager
