@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ import docker
 from gpuyard import Client
 from gpuyard.client.jobs import Job
 from tests.support.busybox import BUSYBOX, import_busybox
+from tests.support.checks import close, holds
 from tests.support.nats_server import NatsServer
 from tests.support.running_yard import RunningYard, eventually
 
@@ -262,31 +263,19 @@ def remove_left(api: "docker.APIClient") -> None:
         api.remove_container(container["Id"], force=True)
 
 
-def run(check: Callable[[Host], str], host: Host) -> bool:
-    began = time.monotonic()
-    try:
-        told = check(host)
-    except AssertionError as error:
-        print(f"FAIL {check.__name__}: {error}", flush=True)
-        return False
-    print(f"ok   {check.__name__} ({time.monotonic() - began:.1f} s): {told}", flush=True)
-    return True
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     arguments = parser.parse_args()
     os.environ["PATH"] += os.pathsep + "/usr/local/nvidia/bin"
     with whole_yard(arguments.python) as host:
-        results = [run(check, host) for check in ONE]
+        results = [holds(check, host) for check in ONE]
         if len(host.gpus) > 1:
-            results += [run(check, host) for check in SEVERAL]
+            results += [holds(check, host) for check in SEVERAL]
         else:
             for check in SEVERAL:
                 print(f"skip {check.__name__}: this host has one GPU")
-    print(f"{sum(results)} of {len(results)} checks hold")
-    return 0 if all(results) else 1
+    return close(results)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,14 @@ check and ends 0 if all hold. The checks build on each other.
 
 import argparse
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from tests.support.busybox import busybox_tar
+from tests.support.checks import close, holds
 from tests.support.running_yard import eventually
 from tests.systemd.machine import (
     Machine,
@@ -375,17 +374,6 @@ def prepare(machine: Machine) -> None:
         load_image(machine, Path(file.name))
 
 
-def run(check: Callable[[Operator], str], operator: Operator) -> bool:
-    began = time.monotonic()
-    try:
-        told = check(operator)
-    except (AssertionError, subprocess.TimeoutExpired) as error:
-        print(f"FAIL {check.__name__}: {error}", flush=True)
-        return False
-    print(f"ok   {check.__name__} ({time.monotonic() - began:.1f} s): {told}", flush=True)
-    return True
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mirror", help="where Debian's packages are (default: apt's mirror)")
@@ -395,11 +383,10 @@ def main() -> int:
         prepare(machine)
         print(machine.sh("systemctl --version | head -1"), flush=True)
         operator = Operator(machine)
-        results = [run(check, operator) for check in CHECKS]
+        results = [holds(check, operator) for check in CHECKS]
         if not all(results):
             print(machine.tried("journalctl --no-pager -n 200")[1], file=sys.stderr)
-    print(f"{sum(results)} of {len(results)} checks hold")
-    return 0 if all(results) else 1
+    return close(results)
 
 
 if __name__ == "__main__":
